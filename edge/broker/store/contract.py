@@ -332,9 +332,12 @@ class LossLedger(Protocol):
         """
         ...
 
-    def entries(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
+    def entries(
+        self, after: int, entries_max: int, subscriptions: str = "", *, keep_growing: bool = False
+    ) -> Sequence[LedgerEntry]:
         """Return committed entries numbered above `after`, oldest first, for subscriptions with the prefix
-        `subscriptions`. Returned entries do not change later.
+        `subscriptions`. Returned entries do not change later. `keep_growing`: they may grow, and come again under a
+        higher number; for readers that read often, because each entry that cannot grow is a row.
 
         Blocks for a short read of the medium. Raises StoreError.
         """

@@ -2,7 +2,7 @@
 
 A loss that continues an entry of the same kind (subscription, address, reason) replaces it with a longer entry under a
 new number. So an address that drops ten messages a second for a month has one row, not 26 million. Entries that were
-read may be on the way to the hub, so they no longer grow. When the ledger is full, ranges of a kind are merged
+read for the hub may be on their way, so they no longer grow. When the ledger is full, ranges of a kind are merged
 across gaps, and `Loss.messages` has the true number of losses. At twice that size the oldest entries are deleted.
 """
 

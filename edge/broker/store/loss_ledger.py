@@ -31,9 +31,11 @@ class StoreLosses:
         group.urgent = True
         return group.ticket
 
-    def entries(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
+    def entries(
+        self, after: int, entries_max: int, subscriptions: str = "", *, keep_growing: bool = False
+    ) -> Sequence[LedgerEntry]:
         entries = self._medium.ledger(after, entries_max, subscriptions)
-        if entries:
+        if entries and not keep_growing:
             self._ledger.read_up_to(entries[-1].entry, subscriptions)
         return entries
 

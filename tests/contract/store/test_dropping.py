@@ -147,6 +147,19 @@ class TestLedger:
         assert ranges(list(rig.store.ledger.entries(read.entry, 10))) == [("c", "expired", 1, 2, 2)]
         assert len(rig.store.ledger.entries(0, 1)) == 1
 
+    def test_entry_that_was_read_to_keep_growing_comes_again(self, rig: Rig) -> None:
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"m"] * 10))
+        rig.commit()
+        read = 0
+        for number in range(3):
+            rig.store.cursors.discard(cursor, number, number, [loss(number, number)])
+            rig.commit()
+            entries = list(rig.store.ledger.entries(read, 10, keep_growing=True))
+            assert ranges(entries) == [("c", "expired", 0, number, number + 1)]
+            read = entries[-1].entry
+
     def test_ledger_is_bounded_and_counts_what_it_omits(self, small: Rig) -> None:
         log = small.store.logs.open("a")
         cursor = small.store.cursors.open("c", log, 0)

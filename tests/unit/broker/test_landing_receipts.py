@@ -125,6 +125,18 @@ def test_dropped_message_gets_a_receipt_with_the_reason() -> None:
     assert site.told() == [(0, "dropped", "evicted")]
 
 
+def test_losses_of_an_address_stay_one_row_while_the_hub_is_away() -> None:
+    """A row for each tick would fill the ledger, which then deletes entries that no hub has."""
+    site = ReceiptSite(AddressPolicy(quota_bytes=100, when_full=WhenFull.DROP_OLDEST))
+    site.ask(body=bytes(80))
+    for _ in range(1_000):
+        site.publish(Run("plant/t", "pump7", 1, b"", [bytes(80)]))
+    assert [each.reason for each in site.receipts.awaited.values()] == ["evicted"]
+    (entry,) = site.store.ledger.entries(0, 1_000)
+    assert (entry.first, entry.last, entry.messages) == (0, 999, 1_000)
+    assert len(site.hub.requests) == 1, "a longer entry names no message again"
+
+
 def test_statement_of_a_loss_is_not_believed_while_the_message_waits() -> None:
     """A full ledger merges ranges across gaps, so a range may name messages that are still to be sent."""
     site = ReceiptSite()

@@ -212,9 +212,10 @@ class LandingReceipts(Origin):
         self._lost = True
 
     def _compare_losses(self) -> None:
-        """Compare the next entries of the loss ledger with the messages."""
+        """Compare the next entries of the loss ledger with the messages. One that grows later comes again."""
+        after, ledger = self.awaited.ledger_read, self._store.ledger
         try:
-            entries = self._store.ledger.entries(self.awaited.ledger_read, LANDING_LEDGER_ENTRIES_MAX, FORWARDERS)
+            entries = ledger.entries(after, LANDING_LEDGER_ENTRIES_MAX, FORWARDERS, keep_growing=True)
         except StoreError as error:
             log.warning("cannot read the loss ledger, retrying later: %s", error)
             return
@@ -222,8 +223,9 @@ class LandingReceipts(Origin):
             if entry.messages != entry.last + 1 - entry.first:
                 continue  # ranges merged across gaps in a full ledger: some of these messages may still land
             for number in self.awaited.within(entry.address, entry.first, entry.last):
-                self.awaited.set_reason(number, entry.reason)
-                self._make_due((number,))
+                if self.awaited[number].reason != entry.reason:
+                    self.awaited.set_reason(number, entry.reason)
+                    self._make_due((number,))
         if entries:
             self.awaited.keep_ledger_read(entries[-1].entry)
         self._lost = len(entries) == LANDING_LEDGER_ENTRIES_MAX
