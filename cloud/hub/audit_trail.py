@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloud.hub.changes import CHANGE, NotedChange
@@ -240,7 +239,7 @@ class AuditTrail:
             at=now_us,
             user=user or "",
             remote=client[0] if client else "",
-            tenant=_tenant(scope, noted, user, status),
+            tenant=_tenant(noted, user),
             action=noted.action,
             subject=line(subject[:AUDIT_TEXT_CHARACTERS_MAX]),
             before=_value(noted.before),
@@ -272,12 +271,10 @@ def _place(scope: Scope) -> tuple[str, str]:
     return scope["method"], scope["path"]
 
 
-def _tenant(scope: Scope, noted: NotedChange, user: str | None, status: int) -> str:
+def _tenant(noted: NotedChange, user: str | None) -> str:
+    """Return the tenant that the endpoint has checked, else the user's; the query of a request may name any."""
     if noted.tenant is not None:
         return noted.tenant
-    wanted = QueryParams(scope["query_string"]).get("tenant")
-    if wanted and status < _REFUSED:  # a refused request says nothing to the tenant that it names
-        return wanted[:AUDIT_TEXT_CHARACTERS_MAX]
     try:
         return parse_user(user or "", PeerKind.PERSON).tenant
     except InvalidPeer:

@@ -20,7 +20,7 @@ class NotedChange:
     subject: str | None = None
     """Name of what is changed; None: as in the path."""
     tenant: str | None = None
-    """Tenant of it, empty for the hub itself; None: as in the query, or the user's."""
+    """Tenant of it, empty for the hub itself; None: the user's."""
     before: Any = None
     after: Any = None
     error: str = ""

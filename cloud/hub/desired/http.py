@@ -279,7 +279,8 @@ class _DesiredApi:
     async def step(self, request: Request) -> Response:
         scope = await scope_of(self._access, request, Operation.MANAGE)
         identifier, step, now_us = request.path_params["id"], request.path_params["step"], self._desired.now_us()
-        await self._shown(scope.tenant, identifier, 200)  # check that it exists within the scope
+        found = await self._rollout(scope.tenant, identifier)  # check that it exists within the scope
+        note_change(request, tenant=found["tenant"])
         steps: dict[str, Callable[[Rollouts], object]] = {
             "pause": lambda rollouts: rollouts.pause(identifier),
             "resume": lambda rollouts: rollouts.resume(identifier, now_us),
@@ -294,6 +295,11 @@ class _DesiredApi:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _shown(self, tenant: str | None, identifier: str, status: int) -> Response:
+        return json_response(await self._rollout(tenant, identifier), status)
+
+    async def _rollout(self, tenant: str | None, identifier: str) -> dict[str, Any]:
+        """Return a roll-out of this tenant, or of any. Raises `RequestRefused`."""
+
         def work(tables: ConfigurationTables) -> dict[str, Any] | None:
             found = tables.rollouts.get(identifier)
             if found is None or tenant not in (None, found.tenant):
@@ -304,7 +310,7 @@ class _DesiredApi:
         found = await self._desired.ask(work)
         if found is None:
             raise RequestRefused(404, f"no roll-out {identifier[:64]}")
-        return json_response(found, status)
+        return found
 
     async def _tenant_and_user(self, request: Request, operation: Operation) -> tuple[str, str]:
         """Return (tenant, user) of a request. Raises `RequestRefused`."""
@@ -314,6 +320,7 @@ class _DesiredApi:
         tenant = request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT)
         if not scope.covers(tenant):
             raise RequestRefused(403, f"tenant {tenant} is outside your scope")
+        note_change(request, tenant=tenant)
         return tenant, by
 
     async def _wanted(self, request: Request, gateway: str) -> WantedConfiguration:
