@@ -25,7 +25,8 @@ from cloud.hub.limits import (
     AUDIT_CLEANUP_S,
     AUDIT_KEPT_S,
     AUDIT_REFUSED_INTERVAL_S,
-    AUDIT_ROWS_MAX,
+    AUDIT_SESSION_INTERVAL_S,
+    AUDIT_TENANT_ROWS_MAX,
     AUDIT_TEXT_CHARACTERS_MAX,
     AUDIT_VALUE_BYTES_MAX,
     AUDIT_WAITING_MAX,
@@ -37,6 +38,7 @@ from edge.broker.http.access import USER, HttpAccess
 from edge.broker.http.oidc_api import CALLBACK
 from edge.broker.http.route import READS
 from edge.broker.http.session_api import PATH as SESSION
+from edge.broker.model.remote import remote_of
 from edge.output.document import json
 from edge.output.text import line
 
@@ -57,6 +59,7 @@ _UNANSWERED: Final = "the request ended without an answer: the change may have b
 _REFUSED: Final = 400
 """Least status of a request that was not done."""
 _REFUSED_INTERVAL_US: Final = int(AUDIT_REFUSED_INTERVAL_S * 1_000_000)
+_SESSION_INTERVAL_US: Final = int(AUDIT_SESSION_INTERVAL_S * 1_000_000)
 _LEFT_OUT: Final = '{"left_out":true}'
 """Value that was too large."""
 
@@ -155,7 +158,7 @@ class HubAudit:
     async def clean_up(self) -> int:
         """Delete old lines; return their number. Raises `AuditNotReady`, `RegistryError`."""
         before_us = self.now_us() - AUDIT_KEPT_S * 1_000_000
-        return await self.ask(lambda registry: registry.clean_up(before_us, AUDIT_ROWS_MAX))
+        return await self.ask(lambda registry: registry.clean_up(before_us, AUDIT_TENANT_ROWS_MAX))
 
     async def _write(self) -> None:
         entries = list(self._waiting)
@@ -203,8 +206,8 @@ class AuditTrail:
         self._app = app
         self._audit = audit
         self._access = access
-        self._refused: dict[tuple[str, str, int], int] = {}
-        """Time of the last line about a refusal, by user, action and status."""
+        self._written: dict[tuple[str, str, int, str], int] = {}
+        """Time of the last line about a refusal, or of a session, by user, action, status and network."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in READS and _place(scope) not in _SESSIONS):
@@ -229,10 +232,16 @@ class AuditTrail:
         noted, user = _noted(scope, status), scope.get(USER)
         if noted is None or (user is None and not self._access.open):
             return
-        now_us = self._audit.now_us()
-        if status >= _REFUSED and self._is_repeated((user or "", noted.action, status), now_us):
+        if status < _REFUSED and noted.before is not None and noted.before == noted.after:
             return
-        client, subject = scope.get("client"), noted.subject
+        now_us, client, subject = self._audit.now_us(), scope.get("client"), noted.subject
+        if status >= _REFUSED:
+            if self._is_repeated((user or "", noted.action, status, ""), _REFUSED_INTERVAL_US, now_us):
+                return
+        elif _place(scope) in _SESSIONS:
+            network = remote_of(client[0]) if client else ""
+            if self._is_repeated((user or "", noted.action, status, network), _SESSION_INTERVAL_US, now_us):
+                return
         if subject is None:
             subject = " ".join(str(each) for each in scope.get("path_params", {}).values())
         entry = AuditEntry(
@@ -249,13 +258,14 @@ class AuditTrail:
         )
         await self._audit.record(entry)
 
-    def _is_repeated(self, refusal: tuple[str, str, int], now_us: int) -> bool:
-        """Return True for a refusal like one a moment ago: refusals must not push changes out of the audit."""
-        if now_us - self._refused.get(refusal, -_REFUSED_INTERVAL_US) < _REFUSED_INTERVAL_US:
+    def _is_repeated(self, event: tuple[str, str, int, str], interval_us: int, now_us: int) -> bool:
+        """Return True for an event like one a moment ago: refusals and sign-ins must not push changes out of the
+        audit."""
+        if now_us - self._written.get(event, -interval_us) < interval_us:
             return True
-        if len(self._refused) >= AUDIT_WAITING_MAX:
-            self._refused.clear()
-        self._refused[refusal] = now_us
+        if len(self._written) >= AUDIT_WAITING_MAX:
+            self._written.clear()
+        self._written[event] = now_us
         return False
 
 
@@ -264,7 +274,7 @@ def _noted(scope: Scope, status: int) -> NotedChange | None:
     action = _SESSIONS.get(_place(scope))
     if action is None:
         return scope.get(CHANGE)
-    return NotedChange(action, tenant="") if status < _REFUSED and scope.get(USER) else None
+    return NotedChange(action) if status < _REFUSED and scope.get(USER) else None
 
 
 def _place(scope: Scope) -> tuple[str, str]:

@@ -234,8 +234,9 @@ FILES_BESIDE_CONNECTIONS = 1_024
 AUDIT_KEPT_S = 400 * 86_400
 """Time that lines of the audit are kept: a year, and a month for its review."""
 
-AUDIT_ROWS_MAX = 200_000
-"""Lines of the audit that are kept, the latest: some 60 MiB of the registry."""
+AUDIT_TENANT_ROWS_MAX = 50_000
+"""Lines of the audit that are kept of each tenant, and of the hub itself, the latest: some 15 MiB of the registry. No
+tenant pushes out the lines of others."""
 
 AUDIT_SEARCHED_MAX = 20_000
 """Lines of the audit that one search reads: some 50 ms. The next page goes on with older ones."""
@@ -254,6 +255,10 @@ AUDIT_WAITING_MAX = 1_000
 
 AUDIT_REFUSED_INTERVAL_S = 10.0
 """Interval of lines about equal refusals of one user: refusals must not push changes out of the audit."""
+
+AUDIT_SESSION_INTERVAL_S = 60.0
+"""Interval of lines about sign-ins of one user from one network, and about its sign-outs: a script may sign in for each
+request."""
 
 AUDIT_CHECK_S = 10.0
 """Interval of writing lines again that wait, and of looking whether old ones are due."""

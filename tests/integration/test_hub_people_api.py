@@ -192,6 +192,13 @@ class TestAudit:
         assert not any(secret in everything for secret in ("pw7", "s3cret", password))
         assert {each["tenant"] for each in audit(hub, "action=receiver")} == {""}
 
+    def test_a_receiver_with_other_settings_has_a_line_and_one_with_the_same_has_none(self, hub: HubOperator) -> None:
+        for path in ("x", "x", "y"):
+            settings = {"settings": {"kind": "webhook", "url": f"https://example.com/{path}"}, "secret": "k" * 40}
+            assert hub.send("PUT", "receivers/other", settings).status < HTTPStatus.BAD_REQUEST
+        changes = audit(hub, "action=receiver.change&outcome=done&q=other")
+        assert [each["after"].get("settings") for each in changes] == ["changed", None]
+
     def test_tokens_labels_rules_mutes_and_sessions(self, hub: HubOperator) -> None:
         hub.send("POST", "tokens", {"gateways": ["hall"], "labels": {"site": "lyon"}})
         hub.send("POST", "mutes", {"minutes": 5, "reason": "works"})

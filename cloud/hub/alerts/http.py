@@ -310,7 +310,10 @@ class _AlertApi:
             changed_at=self._alerts.now_us(),
             changed_by=by,
         )
-        note_change(request, before=_receiver_kind(before), after=_receiver_kind(record))
+        after: dict[str, Any] = {**_receiver_kind(record)}
+        if before is not None and (before.settings, before.secret) != (record.settings, record.secret):
+            after["settings"] = "changed"
+        note_change(request, before=None if before is None else _receiver_kind(before), after=after)
         if not await self._alerts.ask(lambda registry: registry.put_receiver(record, RECEIVERS_MAX)):
             raise RequestRefused(409, f"there are {RECEIVERS_MAX} receivers: delete one first")
         return json_response(receiver_document(record, made), 200 if before is not None else 201)
@@ -358,9 +361,9 @@ def _settings(rule: RuleSettings) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in ("enabled", "for_s", "severity", "selector")}
 
 
-def _receiver_kind(receiver: ReceiverRecord | None) -> dict[str, str] | None:
+def _receiver_kind(receiver: ReceiverRecord) -> dict[str, str]:
     """Return what the audit shows of a receiver: its settings may contain secrets."""
-    return None if receiver is None else {"kind": receiver.kind, "severity": receiver.severity}
+    return {"kind": receiver.kind, "severity": receiver.severity}
 
 
 async def _document(request: Request, kind: type[T]) -> T:

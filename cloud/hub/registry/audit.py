@@ -96,12 +96,17 @@ class Audit:
         self._database.transaction(lambda tx: tx.execute(audit.insert(), rows))
 
     def clean_up(self, before_us: int, most: int) -> int:
-        """Delete lines of before a time, and all but the latest `most`; return their number."""
-        last = sa.select(audit.c.number).order_by(audit.c.number.desc()).offset(most).limit(1)
+        """Delete lines of before a time, and all but the latest `most` of each tenant; return their number."""
+        counted = sa.select(audit.c.tenant).group_by(audit.c.tenant).having(sa.func.count() > most)
 
         def work(tx: sa.Connection) -> int:
-            number = tx.execute(last).scalar() or 0
-            return tx.execute(audit.delete().where((audit.c.at < before_us) | (audit.c.number <= number))).rowcount
+            deleted = tx.execute(audit.delete().where(audit.c.at < before_us)).rowcount
+            for tenant in tx.execute(counted).scalars().all():
+                mine = audit.c.tenant == tenant
+                last = sa.select(audit.c.number).where(mine).order_by(audit.c.number.desc()).offset(most).limit(1)
+                number = tx.execute(last).scalar_one()
+                deleted += tx.execute(audit.delete().where(mine, audit.c.number <= number)).rowcount
+            return deleted
 
         return self._database.transaction(work)
 

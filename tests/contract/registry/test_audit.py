@@ -160,6 +160,16 @@ def test_old_and_surplus_lines_are_deleted(audit: WithReader) -> None:
     assert audit.page(AuditFilter(), 1).entries[0].number > 10, "numbers are not used again"
 
 
+def test_a_tenant_pushes_out_its_own_lines_only(audit: WithReader) -> None:
+    audit.add([entry(1, subject="other's", tenant="other"), entry(1, subject="hub's", tenant="")])
+    audit.add([entry(at, subject=f"s{at}") for at in range(10)])
+    assert audit.clean_up(0, 3) == 7
+    assert subjects(audit, AuditFilter()) == ["s9", "s8", "s7", "hub's", "other's"]
+    audit.add([entry(at, subject=f"h{at}", tenant="") for at in range(5)])
+    assert audit.clean_up(0, 3) == 3
+    assert subjects(audit, AuditFilter(tenant="")) == ["h4", "h3", "h2"]
+
+
 def test_lines_wait_while_the_registry_cannot_be_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_trail, "AUDIT_WAITING_MAX", 3)
     failing = True

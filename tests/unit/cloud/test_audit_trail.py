@@ -60,7 +60,7 @@ def test_sign_in_has_a_line(place: tuple[str, str]) -> None:
     trail = Trail()
     trail.send(*place, user="anna@acme", status=303)
     [line] = trail.lines
-    assert (line.action, line.user, line.remote, line.tenant) == ("session.open", "anna@acme", "10.0.0.7", "")
+    assert (line.action, line.user, line.remote, line.tenant) == ("session.open", "anna@acme", "10.0.0.7", "acme")
 
 
 def test_failed_sign_in_and_reads_have_none() -> None:
@@ -103,6 +103,44 @@ def test_equal_refusals_have_one_line_in_ten_seconds() -> None:
         scope = {"type": "http", "method": "POST", "path": "/api/v1/tokens", "query_string": b""}
         asyncio.run(tested(scope, cast(Any, None), send))
     assert [each.at for each in trail.lines] == [0, 10_000_000]
+
+
+def test_equal_sign_ins_have_one_line_a_minute() -> None:
+    trail = Trail()
+    access, audit = cast(Any, SimpleNamespace(open=False)), cast(Any, SimpleNamespace(record=trail.record))
+    now_us, user = 0, ""
+    audit.now_us = lambda: now_us
+
+    async def endpoint(scope: Any, _receive: Any, send: Any) -> None:
+        scope[USER] = user
+        await send({"type": "http.response.start", "status": 200})
+
+    async def send(_message: Any) -> None:
+        pass
+
+    tested = AuditTrail(endpoint, audit, access)
+    for now_us, method, user, host in (  # noqa: B007 - read by the clock and the endpoint
+        (0, "POST", "anna@acme", "10.0.0.7"),
+        (1, "DELETE", "anna@acme", "10.0.0.7"),
+        (2, "POST", "anna@acme", "10.0.0.7"),
+        (3, "DELETE", "anna@acme", "10.0.0.7"),
+        (4, "POST", "bob@acme", "10.0.0.7"),
+        (5, "POST", "anna@acme", "2001:db8::1"),
+        (6, "POST", "anna@acme", "2001:db8::2"),
+        (60_000_000, "POST", "anna@acme", "10.0.0.7"),
+    ):
+        scope = {"type": "http", "method": method, "path": SESSION, "query_string": b"", "client": (host, 1)}
+        asyncio.run(tested(scope, cast(Any, None), send))
+    assert [each.at for each in trail.lines] == [0, 1, 4, 5, 60_000_000]
+
+
+def test_a_change_to_what_was_there_has_no_line() -> None:
+    trail, path = Trail(), "/api/v1/users/bob/rights"
+    same = NotedChange("user.rights", before={"allow": ["view:#"]}, after={"allow": ["view:#"]})
+    trail.send("PUT", path, user="anna@acme", change=same, status=403)
+    trail.send("PUT", path, user="anna@acme", change=same)
+    trail.send("PUT", path, user="anna@acme", change=NotedChange("user.password"))
+    assert [each.status for each in trail.lines] == [403, 200]
 
 
 def test_large_values_are_left_out_and_a_failure_is_told() -> None:
