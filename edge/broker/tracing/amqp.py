@@ -56,8 +56,6 @@ class AmqpDissector:
         self._names: RecentAddresses[tuple[str, bool]] = RecentAddresses()
         """Addresses by link name, and whether the client sends on it."""
         self._deliveries: dict[str, RecentAddresses[tuple[int, int]]] = {IN: RecentAddresses(), OUT: RecentAddresses()}
-        self._more: dict[str, RecentAddresses[tuple[int, int]]] = {IN: RecentAddresses(), OUT: RecentAddresses()}
-        """Links with an incomplete message that continues in further frames."""
 
     def read(self, direction: str, data: bytes, wanted: Wanted) -> Iterator[DissectedPacket | None]:
         stream = self._streams[direction]
@@ -236,11 +234,14 @@ class AmqpDissector:
         return found
 
     def _link_address(self, direction: str, channel: int, handle: int, *, to_sender: bool) -> str:
-        """Return the address of a link by the handle of the writer. For a connection that was open before the trace, it
-        is that of its only link. `to_sender`: the writer receives on the link, for example when it grants credit."""
-        known = self._links[direction].get((channel, handle))
-        if known:
-            return known
+        """Return the address of a link by the handle of the writer; empty if it has none or is unknown.
+
+        A link that the trace has not seen attach is that of the connection's only link. `to_sender`: the writer
+        receives on the link, for example when it grants credit.
+        """
+        links, link = self._links[direction], (channel, handle)
+        if link in links or links.forgot:
+            return links.get(link)
         other = OUT if direction == IN else IN
         return self._only[other if to_sender else direction]
 

@@ -104,15 +104,21 @@ class IncompleteBytes:
 class RecentAddresses(Generic[K]):
     """Addresses that later lines refer to; the oldest are forgotten."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "forgot")
 
     def __init__(self) -> None:
         self._known: dict[K, str] = {}
+        self.forgot = False
+        """True once an address was forgotten."""
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._known
 
     def put(self, key: K, address: str) -> None:
         self._known.pop(key, None)
         if len(self._known) >= TRACE_ADDRESSES_KEPT_MAX:
             del self._known[next(iter(self._known))]
+            self.forgot = True
         self._known[key] = address
 
     def get(self, key: K) -> str:

@@ -59,7 +59,7 @@ class TraceWatch:
         self, about: TraceFilter, arrived: Callable[[], None], shows_payload: Callable[[str], bool] | None = None
     ) -> None:
         """`arrived` is called with the first waiting event. `shows_payload` returns True if the payload of messages of
-        an address may be shown; None: the trace has no payloads."""
+        an address may be shown; None: the trace has no payloads. A message without an address never shows it."""
         self.about = about
         self.shows_payload = shows_payload
         self.ended = False
@@ -79,11 +79,18 @@ class TraceWatch:
         if not self.has_room:
             self.drop()
             return
-        if event.payload and (self.shows_payload is None or not self.shows_payload(event.address)):
+        if event.payload and not self._may_show(event.address):
             event = msgspec.structs.replace(event, payload="")
         self._waiting.append(event)
         if len(self._waiting) == 1:
             self._arrived()
+
+    def _may_show(self, address: str) -> bool:
+        """Return True if the payload of messages of an address may be shown. Without an address no right can be
+        checked, and the gateway's own addresses (`$cbs`) take tokens."""
+        return bool(
+            address and not address.startswith("$") and self.shows_payload is not None and self.shows_payload(address)
+        )
 
     def drop(self) -> None:
         """Count an event that is not kept."""

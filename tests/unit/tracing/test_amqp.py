@@ -11,6 +11,7 @@ from edge.broker.tracing import amqp
 from edge.broker.tracing.amqp import AmqpDissector
 from edge.broker.tracing.dissector import DissectedPacket
 from edge.broker.tracing.events import IN, OUT
+from edge.broker.tracing.limits import TRACE_ADDRESSES_KEPT_MAX
 
 SECRET = b"hunter2-secret"
 
@@ -133,6 +134,22 @@ def test_trace_that_joins_within_a_frame_finds_the_next(cut: int) -> None:
     found = read(dissector, IN, data)
     assert [each.id for each in found][-3:] == [2, 3, 4]
     assert {each.address for each in found} == {"jobs"}
+
+
+def test_link_without_an_address_does_not_get_that_of_another_link() -> None:
+    dissector = AmqpDissector("press1", "alice", began=True, only=("jobs", ""))
+    dissector.shows_payload = True
+    found = read(
+        dissector, IN, *(transfer(0, number) for number in range(4)), attach("any", 1, receiver=False, address=None)
+    )
+    assert found[-2].address == "jobs", "the link that was open before the trace"
+    found = read(dissector, IN, transfer(1, 5), transfer(0, 6))
+    assert [each.address for each in found] == ["", "jobs"]
+    for handle in range(2, TRACE_ADDRESSES_KEPT_MAX + 3):
+        read(dissector, IN, attach(f"link {handle}", handle, receiver=False, address="plant"))
+    assert [each.address for each in read(dissector, IN, transfer(1, 7))] == [""], (
+        "forgotten, and still not the only one"
+    )
 
 
 def test_invalid_frame_is_reported_once() -> None:

@@ -62,3 +62,10 @@ def test_payload_is_shown_only_where_the_trace_may_show_it() -> None:
         plain.offer(event)
     assert [event.payload for event in readable.take()] == ["21.5", ""]
     assert [event.payload for event in plain.take()] == ["", ""]
+
+
+@pytest.mark.parametrize("address", ["", "$cbs", "$management"])
+def test_payload_without_an_address_that_can_be_judged_is_never_shown(address: str) -> None:
+    watch = TraceWatch(TraceFilter(), lambda: None, lambda _address: True)
+    watch.offer(TraceEvent(kind="packet", name="transfer", address=address, payload="token"))
+    assert [event.payload for event in watch.take()] == [""]
