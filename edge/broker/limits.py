@@ -256,6 +256,9 @@ LANDING_REQUESTS_MAX: Final = 10_000
 """Messages with a receipt to come, in memory and in the store: some 500 bytes and 250 bytes each. A message beyond it
 gets no receipt, so its device keeps its copy."""
 
+LANDING_DEVICE_SHARE: Final = 4
+"""Divisor of `LANDING_REQUESTS_MAX` for one device: at most a quarter, so that the rest is left to others."""
+
 LANDING_REQUESTS_KEPT_S: Final = 30 * 86_400.0
 """Seconds after which the gateway gives up on a receipt: its forwarder may have been removed."""
 

@@ -201,7 +201,7 @@ async def test_hub_that_gives_no_receipts_takes_messages(hub: Hub) -> None:
     """A hub of an older version refuses both links for receipts."""
     gateway = Gateway([hub.port])
     gateway.reports.begin_receipt_requests()
-    exchange = ReceiptExchange("hub", gateway.reports, lambda _address: True, lambda: True)
+    exchange = ReceiptExchange("hub", gateway.reports, lambda _address: True, lambda: True, "gw1")
     gateway.inboxes.append(exchange)
     gateway.publish(1_000)
     gateway.dialer.start()

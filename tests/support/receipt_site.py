@@ -110,7 +110,9 @@ class ReceiptSite(RouterSite):
         self.forwarder = NotingConsumer("forwarder", 0)
         self.forwarder.joined = self.router.subscriptions.subscribe(self.forwarder, PATTERN, FORWARDER)
         self.receipts = LandingReceipts(self.router, self.store)
-        self.exchange = ReceiptExchange("hub", self.hub, lambda address: address.startswith("plant/"), lambda: True)
+        self.exchange = ReceiptExchange(
+            "hub", self.hub, lambda address: address.startswith("plant/"), lambda: True, "gw1"
+        )
         self.receipts.set_exchange("hub", self.exchange)
         self.receipts.start()
         self.exchange.attached(lambda _tokens, _outcome, _why: None, lambda: None)

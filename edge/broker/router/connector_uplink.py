@@ -123,7 +123,7 @@ class ConnectorUplink:
         """`hop` names this gateway and its store's epoch to the peer. `commands` takes commands of the hub. `carried`
         are forwarders that need no configuration. `clock` stamps messages (None: clock offsets are not reported).
         `fork` starts a new epoch of the store (see `Reports`). `start` of the dialer starts to dial."""
-        self.connector = connector
+        self.connector, self._gateway = connector, hop.gateway
         self.inboxes: list[ForwarderInbox] = [commands]
         """Takers of messages from the hub; add to them before `start`."""
         self._commands = commands
@@ -319,7 +319,7 @@ class ConnectorUplink:
         if self._exchange is not None:
             return
         self._exchange = ReceiptExchange(
-            self.connector.name, self.reports, self._forwards, lambda: self.uplink.connected
+            self.connector.name, self.reports, self._forwards, lambda: self.uplink.connected, self._gateway
         )
         receipts.set_exchange(self.connector.name, self._exchange)
         self.inboxes.append(self._exchange)

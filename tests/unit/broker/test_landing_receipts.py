@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from bridge.landing_receipt import (
     REQUEST,
     WANTED,
     LandingReceipt,
+    LandingStatement,
     MessageSpan,
     ReceiptAnswer,
     ReceiptOutcome,
@@ -28,10 +30,12 @@ from bridge.publish_properties import read
 from bridge.publisher import publisher_name
 from edge.broker.limits import LANDING_GAP_MAX, LANDING_REQUESTS_KEPT_S, LANDING_REQUESTS_MAX, LANDING_RETRY_S_MAX
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.router.batch import Publication
 from edge.broker.router.landing import receipts as module
 from edge.broker.router.landing.records import RUNS, UnnumberedRun
 from edge.broker.store.errors import StoreFull
 from tests.support.receipt_site import ReceiptSite, statement_about, unsigned, wanting
+from tests.support.router_site import SilentOrigin
 
 
 def test_receipt_follows_the_statement_of_the_hub() -> None:
@@ -222,6 +226,7 @@ def test_record_of_a_failed_commit_is_forgotten_at_the_start() -> None:
 def test_limit_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LANDING_REQUESTS_MAX >= 1_000
     monkeypatch.setattr(module, "LANDING_REQUESTS_MAX", 5)
+    monkeypatch.setattr(module, "LANDING_DEVICE_SHARE", 1)
     site = ReceiptSite()
     site.publish(Run("plant/t", "pump7", 1, wanting(), [b"a"] * 3))
     site.publish(Run("plant/t", "pump7", 1, wanting(), [b"a"] * 3))
@@ -231,6 +236,47 @@ def test_limit_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     site.answer_all()
     site.ask()
     assert site.receipts.figures["requested"] == 5
+
+
+def test_one_device_takes_a_quarter_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LANDING_REQUESTS_MAX", 8)
+    site = ReceiptSite()
+    for device in ("pump7", "pump8"):
+        for _ in range(3):  # of one commit, so the first ones are not numbered yet
+            site.router.publish(Publication(SilentOrigin(), Run("plant/t", device, 1, wanting(), [b"a"]), ()))
+    site.settle_down()
+    assert site.receipts.figures == {"requested": 4, "refused": 2}
+    site.begin()
+    site.ask()
+    assert site.receipts.figures == {"refused": 1}, "also after a restart"
+    site.accept(0, 1, 3, 4)
+    site.answer_all()
+    site.ask()
+    assert site.receipts.figures["requested"] == 1
+
+
+@pytest.mark.parametrize("change", [{"gateway": "gw2"}, {"last": 9}, {"address": "plant/u", "first": 0, "last": 0}])
+def test_statement_that_was_not_requested_is_skipped(change: dict[str, Any]) -> None:
+    site = ReceiptSite()
+    site.ask()
+    site.ask("plant/u")
+    site.accept(0)
+    [(request, _done)] = site.hub.requests
+    right = statement_about(request.spans[0], 0, ReceiptOutcome.LANDED)
+    wrong = msgspec.structs.replace(right, **change)
+
+    def receive(made: LandingStatement) -> None:
+        body = msgspec.json.encode(ReceiptAnswer("Y2VydA==", [unsigned(made)]))
+        site.exchange.receive([Incoming(None, (), b"", (), parse(data_section(body)).run)])
+        site.settle_down()
+
+    receive(wrong)
+    assert site.told() == []
+    receive(right)
+    assert site.told() == [(0, "landed", "")]
+    site.answer()
+    receive(msgspec.structs.replace(right, address="plant/u"))
+    assert site.told() == [], "no request is in flight"
 
 
 def test_spans_of_a_request_are_limited() -> None:

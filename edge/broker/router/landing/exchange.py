@@ -16,7 +16,7 @@ import msgspec
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import RECEIPTS
-from bridge.landing_receipt import MessageSpan, ReceiptAnswer, ReceiptRequest
+from bridge.landing_receipt import LandingStatement, MessageSpan, ReceiptAnswer, ReceiptRequest
 from bridge.plain import MessageError, body_of
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,11 @@ class ReceiptExchange:
         sender: ReceiptRequestSender,
         forwards: Callable[[str], bool],
         connected: Callable[[], bool],
+        gateway: str,
     ) -> None:
-        """`forwards` returns True for an address with messages for this hub, `connected` while it can be reached."""
+        """`forwards` returns True for an address with messages for this hub, `connected` while it can be reached.
+        `gateway`: our name at this hub."""
+        self.gateway = gateway
         self.name = f"receipts of {connector}"
         self.remote = RECEIPTS
         self.qos = 1
@@ -52,6 +55,8 @@ class ReceiptExchange:
         self._sender = sender
         self._take: Callable[[ReceiptAnswer], None] = _ignore_answer
         self._in_flight = False
+        self._asked: Sequence[MessageSpan] = ()
+        """Ranges of the request in flight."""
         self._settle: Settle | None = None
 
     def set_taker(self, take: Callable[[ReceiptAnswer], None]) -> None:
@@ -66,11 +71,23 @@ class ReceiptExchange:
     def request(self, spans: Sequence[MessageSpan], done: Callable[[], None]) -> None:
         """Request statements. `done` is called after the answer, or when the hub refuses. Call it while `is_ready`."""
         self._in_flight = True
+        self._asked = spans
         document = msgspec.to_builtins(ReceiptRequest(list(spans)))
         self._sender.request_receipts(document, partial(self._answered, done))
 
+    def was_asked(self, statement: LandingStatement) -> bool:
+        """Return True for a statement within the request in flight. Others are late, or about what is not this hub's
+        concern."""
+        return any(
+            (asked.epoch, asked.address) == (statement.epoch, statement.address)
+            and asked.first <= statement.first
+            and statement.last <= asked.last
+            for asked in self._asked
+        )
+
     def _answered(self, done: Callable[[], None], _accepted: bool) -> None:
         self._in_flight = False
+        self._asked = ()
         done()
 
     # --- ForwarderInbox -----------------------------------------------------------------------------------------------

@@ -40,7 +40,9 @@ from bridge.landing_receipt import (
 )
 from bridge.limits import RECEIPT_SPANS_MAX
 from bridge.message import Run, Stored
+from bridge.publisher import device_of
 from edge.broker.limits import (
+    LANDING_DEVICE_SHARE,
     LANDING_GAP_MAX,
     LANDING_LEDGER_ENTRIES_MAX,
     LANDING_RECOVERY_BYTES,
@@ -129,7 +131,7 @@ class LandingReceipts(Origin):
         if exchange is None:
             self._exchanges.pop(connector, None)
         else:
-            exchange.set_taker(self._take)
+            exchange.set_taker(partial(self._take, exchange))
             self._exchanges[connector] = exchange
 
     # --- requests of devices ------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ class LandingReceipts(Origin):
         wanted = wanted_receipts(run)
         if not wanted:
             return
-        if not self._has_room(len(wanted)) or not self._is_forwarded(run.address):
+        if not self._has_room(device_of(run.device), len(wanted)) or not self._is_forwarded(run.address):
             self.figures["refused"] += len(wanted)
             return
         self.figures["requested"] += len(wanted)
@@ -151,8 +153,13 @@ class LandingReceipts(Origin):
             self._router.commit_listeners.add(self._committed)
         self._storing[id(run)] = _StoringRun(number, run, wanted, ticket)
 
-    def _has_room(self, more: int) -> bool:
-        storing = sum(len(each.wanted) for each in self._storing.values())
+    def _has_room(self, device: str, more: int) -> bool:
+        storing = mine = 0
+        for each in self._storing.values():
+            storing += len(each.wanted)
+            mine += len(each.wanted) if device_of(each.run.device) == device else 0
+        if self.awaited.of_device(device) + mine + more > LANDING_REQUESTS_MAX // LANDING_DEVICE_SHARE:
+            return False
         if len(self.awaited) + storing + more <= LANDING_REQUESTS_MAX:
             self._full = False
             return True
@@ -305,13 +312,16 @@ class LandingReceipts(Origin):
                 self._due[number] = now + min(wait_s, LANDING_RETRY_S_MAX)
         self._request()
 
-    def _take(self, answer: ReceiptAnswer) -> None:
-        """Publish receipts for the messages of a hub's statements."""
+    def _take(self, exchange: ReceiptExchange, answer: ReceiptAnswer) -> None:
+        """Publish receipts for the messages of a hub's statements that it was asked for."""
         for signed in answer.statements:
             try:
                 statement = statement_of(signed)
             except ReceiptError as error:
                 log.error("the hub sent a statement that cannot be used: %s", error)  # noqa: TRY400
+                continue
+            if statement.gateway != exchange.gateway or not exchange.was_asked(statement):
+                log.warning("%s: the hub sent a statement that it was not asked for", exchange.name)
                 continue
             complete = with_certificate(signed, answer.certificate)
             for number in self.awaited.within(statement.address, statement.first, statement.last):

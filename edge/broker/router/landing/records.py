@@ -7,6 +7,7 @@ its messages are found again in the log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Final
@@ -64,6 +65,7 @@ class AwaitedMessages(Mapping[int, AwaitedMessage]):
     def __init__(self, state: SmallState) -> None:
         self._state = state
         self._messages: dict[int, AwaitedMessage] = {}
+        self._of_device: Counter[str] = Counter()
         self._numbers_by_name: dict[str, dict[int, int]] = {}
         """Number by address and sequence."""
         self.unnumbered: dict[int, UnnumberedRun] = {}
@@ -113,11 +115,18 @@ class AwaitedMessages(Mapping[int, AwaitedMessage]):
     def remove(self, number: int) -> None:
         """Forget a message: its receipt is on its way, or will never come."""
         message = self._messages.pop(number)
+        self._of_device[message.device] -= 1
+        if not self._of_device[message.device]:
+            del self._of_device[message.device]
         names = self._numbers_by_name[message.address]
         del names[message.sequence]
         if not names:
             del self._numbers_by_name[message.address]
         self._state.delete(MESSAGES, _key(number))
+
+    def of_device(self, device: str) -> int:
+        """Return the number of messages of a device."""
+        return self._of_device[device]
 
     def within(self, address: str, first: int, last: int) -> list[int]:
         """Return the numbers of the messages ``first..last`` of an address, by sequence."""
@@ -138,6 +147,8 @@ class AwaitedMessages(Mapping[int, AwaitedMessage]):
         self._state.put(MESSAGES, _key(number), msgspec.msgpack.encode(message))
 
     def _add(self, number: int, message: AwaitedMessage) -> None:
+        if number not in self._messages:
+            self._of_device[message.device] += 1
         self._messages[number] = message
         self._numbers_by_name.setdefault(message.address, {})[message.sequence] = number
 
