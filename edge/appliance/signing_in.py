@@ -12,6 +12,7 @@ import msgspec
 from edge.output.errors import CommandError, Exit
 from edge.output.password import ask_secret
 from edge.output.terminal import say
+from edge.output.text import word
 from edge.remote import contexts
 from edge.remote.contexts import Context, Contexts
 from edge.remote.session import UnknownCertificate, parse_url, sign_in, sign_out, trusted, ways_to_sign_in
@@ -86,7 +87,10 @@ def login(
 @click.command()
 @click.argument("name", metavar="[CONTEXT]", required=False)
 def logout(name: str | None) -> None:
-    """End the session of a context. Its address stays, for `waypost login`.  [default: of the one in use]"""
+    """End the session of a context. Its address stays, for `waypost login`.  [default: of the one in use]
+
+    A session that cannot be ended, as its node is away, is kept.
+    """
     known = contexts.read()
     name = name or known.current
     if name is None:
@@ -94,13 +98,15 @@ def logout(name: str | None) -> None:
             "no context is in use", "list them: waypost context list", error="no-context", code=Exit.USAGE
         )
     context = contexts.require(known, name)
-    signed_out = msgspec.structs.replace(context, cookie="")
-    contexts.write(Contexts(known.current, {**known.contexts, name: signed_out}))
     try:
         sign_out(context)
     except CommandError as error:
         if error.error != "not-signed-in":
-            raise
+            what = f"{name}: the session may still be open, and is kept here: {error.message}"
+            hint = f"try again when the node answers; without it: waypost context remove {word(name)}"
+            raise CommandError(what, hint, error=error.error, code=error.exit_code) from None
+    signed_out = msgspec.structs.replace(context, cookie="")
+    contexts.write(Contexts(known.current, {**known.contexts, name: signed_out}))
     say(f"{name}: signed out")
 
 

@@ -26,6 +26,8 @@ PAGE_ROWS: Final = 500
 """Rows of a page of a list."""
 EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest event that is read."""
+READING: Final = frozenset({"GET", "HEAD"})
+"""Methods that change nothing: a command may repeat them."""
 _CODES: Final = {
     401: "not-signed-in", 403: "no-right", 404: "not-found", 409: "conflict", 429: "too-many-requests",
     503: "not-available",
@@ -89,10 +91,14 @@ class ConsoleClient:
     ) -> Any:
         """Return the document of a route below `API`; `query`: None is left out. Raises CommandError."""
         with self.open(path, method=method, body=body, answer_s=answer_s, **query) as answer:
-            try:
-                return msgspec.json.decode(answer.read() or b"null")
-            except (OSError, HTTPException, msgspec.MsgspecError) as error:
-                raise self._unreachable(error) from None
+            return self.document(answer, method)
+
+    def document(self, answer: HTTPResponse, method: str) -> Any:
+        """Read the document of an answer. Raises CommandError."""
+        try:
+            return msgspec.json.decode(answer.read() or b"null")
+        except (OSError, HTTPException, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._lost(method, error) from None
 
     def read(self, kind: type[T], path: str, /, **given: Any) -> T:
         """Return the document of a route as a struct; `given`: as of `ask`. Raises CommandError."""
@@ -122,7 +128,7 @@ class ConsoleClient:
             fields["Content-Type"] = "application/yaml" if isinstance(body, bytes) else "application/json"
         content = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         try:
-            answer = self._answer(method, target, content, fields, answer_s)
+            connection = self._connected(answer_s)
         except CertificateChanged as error:
             hint = "compare the fingerprint with that of its label or its `waypost open`, then accept it: waypost login"
             raise CommandError(
@@ -132,24 +138,34 @@ class ConsoleClient:
             hint = f"waypost login {word(self.url)} --ca FILE, with the certificate of its authority"
             what = f"{self.url}: its certificate is not trusted: {error.verify_message}"
             raise CommandError(what, hint, error="certificate-not-trusted", code=Exit.UNREACHABLE) from None
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise self._unreachable(error) from None
+        try:
+            connection.request(method, target, content, fields)
+            answer = connection.getresponse()  # it owns the socket
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError | HTTPException | ValueError):
+                raise self._lost(method, error) from None
+            raise
         if answer.status < 400:
             return answer
         with answer:
-            raise self._refused(answer, answer.read())
+            try:
+                said = answer.read()
+            except (OSError, HTTPException):  # the status says enough
+                said = b""
+            raise self._refused(answer, said)
 
-    def _answer(
-        self, method: str, target: str, body: bytes | None, fields: Mapping[str, str], answer_s: float
-    ) -> HTTPResponse:
-        """Send a request on a new connection. The answer owns the socket. Raises what `open` translates."""
+    def _connected(self, answer_s: float) -> HTTPConnection:
+        """Return a new connection. Raises what `open` translates."""
         connection = self.connection(answer_s)
         try:
-            connection.request(method, target, body, dict(fields))
-            return connection.getresponse()
+            connection.connect()
         except BaseException:
             connection.close()
             raise
+        return connection
 
     def pages(self, path: str, key: str, **query: Any) -> Iterator[Any]:
         """Yield the rows of all pages of a list; `key`: of its rows. Raises CommandError."""
@@ -195,6 +211,13 @@ class ConsoleClient:
             why = f"{self.url}: {why}: it requires a login"
         return CommandError(why, hint, error=code)
 
+    def _lost(self, method: str, error: Exception) -> CommandError:
+        """Return the error of a request that was sent, and has no complete answer."""
+        if method in READING:
+            return self._unreachable(error)
+        what = f"{self.url} did not answer: {error}; it may have been done"
+        return CommandError(what, "look before you repeat it", error="outcome-unknown", code=Exit.UNREACHABLE)
+
     def _unreachable(self, error: Exception) -> CommandError:
         hint = "start it, and use the address after http= or https= in its `ready` line"
         if isinstance(error, TimeoutError):
@@ -212,7 +235,7 @@ def as_document(kind: type[T], document: Any) -> T:
 
 
 def read_events(answer: HTTPResponse) -> Iterator[ServerEvent]:
-    """Yield Server-Sent Events. Raises OSError, HTTPException and msgspec.MsgspecError."""
+    """Yield Server-Sent Events until their proper end. Raises OSError, HTTPException and msgspec.MsgspecError."""
     name, data = "", b""
     while text := answer.readline(EVENT_BYTES_MAX):
         field, _, value = text.rstrip(b"\r\n").partition(b":")
@@ -223,11 +246,13 @@ def read_events(answer: HTTPResponse) -> Iterator[ServerEvent]:
         elif not field and not value and name:
             yield ServerEvent(name, msgspec.json.decode(data))
             name, data = "", b""
+    if answer.chunked and answer.chunk_left is not None:  # set until the last chunk, which is empty
+        raise ConnectionError("the connection was cut")
 
 
 def _error_in(body: bytes) -> str | None:
     """Return the error in an answer; None without one."""
     try:
         return str(msgspec.json.decode(body, type=dict[str, Any])["error"])
-    except (msgspec.MsgspecError, KeyError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
         return None

@@ -15,7 +15,7 @@ from bridge.resources.endpoint import ListenEndpoint, authority
 from edge.output.errors import CommandError, Exit
 from edge.output.text import word
 from edge.remote import contexts
-from edge.remote.client import ANSWER_S, ConsoleClient, Login
+from edge.remote.client import ANSWER_S, ConsoleClient, Login, as_document
 from edge.remote.contexts import Context
 from edge.remote.trust import CertificateChanged, fingerprint, one_certificate, shown_certificate, tls_context
 
@@ -121,7 +121,7 @@ def sign_in(context: Context, user: str, secret: str) -> tuple[Context, SignedIn
         body = {"token": secret, "stay": True}
     with client.open(SESSION, method="POST", body=body) as answer:
         cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
-        signed_in = msgspec.json.decode(answer.read(), type=SignedIn)
+        signed_in = as_document(SignedIn, client.document(answer, "POST"))
     return _with_role(msgspec.structs.replace(context, user=signed_in.user or "", cookie=cookie)), signed_in
 
 
