@@ -31,7 +31,7 @@ FILE_BYTES_MAX: Final = 128 * 1024
 WRITE_S: Final = 300.0
 """Shortest time between two writes: 288 a day."""
 WRITE_BYTES_MAX: Final = 4 * 1024
-"""Bytes of one write; the oldest events of a flood, such as guessed passwords, are only in the log."""
+"""Bytes of one write; the oldest events of a flood, such as guessed passwords, and longer ones are only in the log."""
 LOOK_S: Final = 5.0
 """Seconds between two looks for new events."""
 MODE: Final = 0o600
@@ -63,9 +63,15 @@ class EventJournal:
                 await asyncio.sleep(LOOK_S)
                 if time.monotonic() - written_at >= WRITE_S and self._history.newest > self._written:
                     written_at = time.monotonic()
-                    await asyncio.to_thread(self.write)
+                    await asyncio.to_thread(self._try_to_write)
         finally:
+            self._try_to_write()
+
+    def _try_to_write(self) -> None:
+        try:
             self.write()
+        except Exception:  # a journal that fails must not end with the task: later events still have to be kept
+            log.exception("cannot save the events")
 
     def write(self) -> None:
         """Append the events that are new; a failure is logged once."""
@@ -73,11 +79,13 @@ class EventJournal:
         self._written = extract.next
         data, left = b"", WRITE_BYTES_MAX
         for line in reversed(extract.lines):
-            encoded = msgspec.json.encode(line) + b"\n"
-            left -= len(encoded)
-            if left < 0:
-                break
-            data = encoded + data
+            try:
+                encoded = msgspec.json.encode(line) + b"\n"
+            except UnicodeEncodeError:  # half a character, from the bytes of a device
+                continue
+            if len(encoded) <= left:
+                left -= len(encoded)
+                data = encoded + data
         if not data:
             return
         try:

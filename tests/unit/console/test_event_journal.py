@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
+from edge.appliance.console import event_journal
 from edge.appliance.console.event_journal import FILE, FILE_BYTES_MAX, OLD_FILE, WRITE_BYTES_MAX, EventJournal
 from edge.output.log_history import LogHistory, event
 
@@ -81,6 +84,36 @@ def test_flood_is_cut_and_files_are_bounded(tmp_path: Path) -> None:
     sizes = [(tmp_path / name).stat().st_size for name in (FILE, OLD_FILE)]
     assert max(sizes) < FILE_BYTES_MAX + WRITE_BYTES_MAX
     assert Run(tmp_path, at_s=2.0).texts[-1].startswith(f"{EVENTS - 1} ")
+
+
+def test_one_event_that_cannot_be_kept_costs_only_itself(tmp_path: Path) -> None:
+    run = Run(tmp_path, at_s=1.0)
+    run.add("a", "x" * WRITE_BYTES_MAX, "half a character \udc80", "b")
+    run.journal.write()
+    assert Run(tmp_path, at_s=2.0).texts == ["a", "b"]
+
+
+@pytest.mark.anyio
+async def test_journal_goes_on_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, at_s=1.0)
+    failures, written = [RuntimeError("no")], threading.Event()
+
+    def write() -> None:
+        if failures:
+            raise failures.pop()
+        written.set()
+
+    monkeypatch.setattr(run.journal, "write", write)
+    monkeypatch.setattr(event_journal, "LOOK_S", 0.0)
+    monkeypatch.setattr(event_journal, "WRITE_S", 0.0)
+    run.add("a")
+    task = asyncio.create_task(run.journal.run())
+    assert await asyncio.to_thread(written.wait, 10.0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert [record.message for record in caplog.records] == ["cannot save the events"]
 
 
 def test_folder_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
