@@ -7,7 +7,7 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.console.visit import Visit, visiting
 from tests.support.command import output_of
@@ -86,6 +86,30 @@ def test_users_are_imported_with_their_passwords_once(visit: Visit, gateway: Way
     listed = output_of("user", "list", "--data", str(gateway.data))
     assert "pump1" in listed
     assert "pump2" in listed
+
+
+def test_passwords_of_a_lost_answer_are_named(visit: Visit) -> None:
+    page = visit.page
+    lost: list[Route] = []
+
+    def lose_first(route: Route) -> None:
+        """Let the gateway add the users, and lose the first answer to that."""
+        if "dry_run" in (route.request.post_data or "") or lost:
+            route.continue_()
+            return
+        route.fetch()
+        lost.append(route)
+        route.abort()
+
+    page.route("**/api/v1/user-import", lose_first)
+    visit.open("#/users")
+    page.get_by_role("button", name="Import…").click()
+    page.locator("textarea[name=csv]").fill("name,profile\nlost1,sensor\nlost2,sensor\n")
+    page.get_by_role("button", name="Check").click()
+    page.get_by_role("button", name="Add 2, change 0").click()
+    page.get_by_role("button", name="Go on").click()
+    visit.see("2 users added, but the password was not received: give new ones. lost1 lost2")
+    visit.wrong.remove("console: error: Failed to load resource: net::ERR_FAILED")
 
 
 def test_tree_of_addresses_is_opened_by_levels(visit: Visit, gateway: Waypost) -> None:

@@ -43,9 +43,12 @@ export function ImportUsers({ close }) {
     }
   }
   if (state) {
+    const received = new Set(made.map((each) => each.name));
+    const lost = state === "done" ? plan.added.filter((name) => !received.has(name)) : [];
     return html`<${Dialog} title="Import users" close=${close}><div class="stack">
-      <p role="status">${state === "running" ? `${number(made.length)} of ${number(plan.added.length)} users are added…` : `${counted(made.length, "user")} added, ${number(plan.changed.length)} changed.`}</p>
+      <p role="status">${state === "running" ? `${number(made.length)} of ${number(plan.added.length)} users are added…` : `${counted(made.length + lost.length, "user")} added, ${number(plan.changed.length)} changed.`}</p>
       ${made.length > 0 && html`<p class="note-warn">The passwords are shown only now: save them before you close this.</p>`}
+      ${lost.length > 0 && html`<p class="note-bad" role="alert">${counted(lost.length, "user")} added, but the password was not received: give new ones. ${lost.map((name) => html`<span key=${name} class="tag"><${Name}>${name}<//></span> `)}</p>`}
       <${ErrorNote} error=${error} />
       <div class="do"><button class="button main" disabled=${made.length === 0 || state === "running"} onClick=${() => saveText("passwords.csv", csvOf(made), "text/csv")}>Save passwords as CSV</button>
         ${state === "stopped" && html`<button class="button" onClick=${apply}>Go on</button>`}
