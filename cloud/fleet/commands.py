@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -26,12 +27,15 @@ from cloud.fleet.place import (
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.terminal import say
+from edge.output.text import word
 
 if TYPE_CHECKING:
     from cloud.hub.commands.documents import CommandDocument
     from cloud.hub.registry.commands import Commands
     from edge.remote.client import ConsoleClient
 
+KEY_BYTES: Final = 16
+"""Random bytes of an idempotency key that the user does not give."""
 POLL_INTERVAL_S = 0.2
 """Interval of polling for the outcome of a command: one row by its key."""
 FINAL: Final = frozenset({"delivered", "expired", "rejected", "cancelled"})
@@ -74,7 +78,10 @@ def command() -> None:
 @click.option(
     "--dry-run", is_flag=True, help="Send nothing: show whether the gateway would get it now, later or never."
 )
-@click.option("--idempotency-key", help="Commands with the same key are sent once; for scripts that retry.")
+@click.option(
+    "--idempotency-key",
+    help="Commands with the same key are sent once; for scripts that retry.  [default over HTTP: a random one]",
+)
 @wait_option
 @json_option("command")
 @audited("command.send", "device", "name")
@@ -172,8 +179,14 @@ def _send_over_http(
         [outlook] = client.ask("commands/rehearsal", method="POST", body=document, tenant=tenant or None)["gateways"]
         _print_outlook(outlook, f"{document.ttl_s:.0f} s", as_json=as_json)
         return
-    headers = {"Idempotency-Key": key} if key is not None else None
-    sent = client.ask("commands", method="POST", body=document, headers=headers, tenant=tenant or None)
+    key = key or secrets.token_hex(KEY_BYTES)
+    headers = {"Idempotency-Key": key}
+    try:
+        sent = client.ask("commands", method="POST", body=document, headers=headers, tenant=tenant or None)
+    except CommandError as error:
+        if error.error == "outcome-unknown":
+            error.hint = f"repeat it with --idempotency-key {word(key)}: it is then sent once"
+        raise
     again = functools.partial(_of_console, client)
     _print_outcome(_waited(again, sent, wait_s), waited=wait_s is not None, as_json=as_json)
 

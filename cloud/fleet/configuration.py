@@ -24,6 +24,7 @@ from edge.output.amounts import counted
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.terminal import say
+from edge.output.text import word
 
 if TYPE_CHECKING:
     from cloud.hub.registry.configurations import Configurations, VersionRecord
@@ -179,24 +180,18 @@ def _apply_over_http(
     *,
     dry_run: bool,
 ) -> list[tuple[str, int | None]]:
-    """Make versions at the console of a hub: of a selector all or none, of names one after the other."""
+    """Make versions at the console of a hub, of all gateways or of none."""
     require_one(gateways, selector)
     body, of = yaml_of(names), tenant or None
+    chosen: dict[str, Any] = {"selector": selector, "gateways": ",".join(gateways) or None}
     if dry_run:
-        chosen: dict[str, Any] = {"selector": selector, "gateways": ",".join(gateways) or None}
         plan = client.ask("plans", method="POST", body=body, tenant=of, **chosen)
         more = plan["changed"] - len(plan["gateways"])
         if more:
             say(f"note: {counted(more, 'more gateway')} would change", err=True)
         return [(name, None) for name in plan["gateways"]]
-    if selector is not None:
-        made = client.ask("configurations", method="POST", body=body, tenant=of, selector=selector, **setting)[
-            "gateways"
-        ]
-        return [(each["gateway"], each["version"]) for each in made]
-    paths = [f"configurations/{quote(name, safe='')}" for name in gateways_over_http(client, tenant, gateways)]
-    rows = [client.ask(path, method="POST", body=body, tenant=of, **setting) for path in paths]
-    return [(each["gateway"], each["version"]) for each in rows]
+    made = client.ask("configurations", method="POST", body=body, tenant=of, **chosen, **setting)["gateways"]
+    return [(each["gateway"], each["version"]) for each in made]
 
 
 @config.command()
@@ -254,15 +249,20 @@ def rollback(
     as_json: JsonOutput | None,
     gateways: Sequence[str],
 ) -> None:
-    """Send an earlier version again, as a new one."""
+    """Send an earlier version again, as a new one.
+
+    Over HTTP (--hub, or a context) the gateways get it one after the other. On an error those before have it; they are
+    listed.
+    """
     from cloud.hub.desired.making import find_earlier, match_gateways, repeat_version, set_wanted
 
     if hub.client is not None:
-        of: dict[str, Any] = {"tenant": tenant or None, "to": number, "why": note or None}
-        names = gateways_over_http(hub.client, tenant, gateways)
-        paths = [f"configurations/{quote(name, safe='')}/rollback" for name in names]
-        rows = [hub.client.ask(path, method="POST", **of) for path in paths]
-        _say_made([(each["gateway"], each["version"]) for each in rows], as_json)
+        made_there: list[tuple[str, int | None]] = []
+        try:
+            _roll_back_over_http(hub.client, tenant, gateways, number, note, made_there)
+        finally:
+            if made_there:
+                _say_made(made_there, as_json)
         return
     with open_configurations(hub) as place:
         known = place.configurations
@@ -270,6 +270,41 @@ def rollback(
         wanted = [repeat_version(each, current_user(), note) for each in found]
         made = set_wanted(known, wanted, time.time_ns() // 1_000, place.sign)
     _say_made([(each.gateway, each.version) for each in made], as_json)
+
+
+def _roll_back_over_http(
+    client: ConsoleClient,
+    tenant: str,
+    gateways: Sequence[str],
+    number: int | None,
+    note: str,
+    made: list[tuple[str, int | None]],
+) -> None:
+    """Roll gateways back at the console of a hub; each is added to `made`.
+
+    Every request names the version. Without it a repeated request would go back from the version that the first one
+    made, to the one to get away from.
+    """
+    names = gateways_over_http(client, tenant, gateways)
+    goals = {name: number or _earlier_over_http(client, tenant, name) for name in names}
+    for name, goal in goals.items():
+        path = f"configurations/{quote(name, safe='')}/rollback"
+        try:
+            row = client.ask(path, method="POST", tenant=tenant or None, to=goal, why=note or None)
+        except CommandError as error:
+            if error.error == "outcome-unknown":
+                error.hint = f"look: waypost config history {word(name)}\nrepeat it with --to {goal}, not without"
+            raise
+        made.append((row["gateway"], row["version"]))
+
+
+def _earlier_over_http(client: ConsoleClient, tenant: str, gateway: str) -> int:
+    """Return the last version of a gateway that was confirmed before its newest. Raises CommandError."""
+    versions = client.ask(f"configurations/{quote(gateway, safe='')}", tenant=tenant or None)["versions"]
+    for each in versions[1:]:
+        if each["confirmed_at"] is not None:
+            return int(each["version"])
+    raise CommandError(f"gateway {gateway} has no confirmed version before its newest", error="version-not-found")
 
 
 @config.command("list")

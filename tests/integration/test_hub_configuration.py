@@ -209,6 +209,10 @@ def test_configurations_and_roll_outs_over_http(fleet: EnrolledFleet) -> None:
     )
     assert (status, "a hub does not manage users and their secrets" in said["error"]) == (400, True)
     assert ask(fleet, path + "?confirm=1", ops, good)[0] == 400
+    several = "/api/v1/configurations?gateways=hall,other"
+    assert ask(fleet, several, ops, good)[0] == 404, "so hall gets none: its first version follows"
+    assert ask(fleet, several + "&selector=a%3Db", ops, good)[0] == 400
+    assert ask(fleet, several, eve, good)[0] == 403
     assert ask(fleet, path + "?why=ticket", ops, good)[1]["version"] == 1
     fleet.wait_for("hall", "confirmed", 1)
     shown = ask(fleet, path, ops)[1]

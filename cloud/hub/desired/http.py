@@ -45,6 +45,7 @@ from cloud.hub.desired.making import (
     confirm_fault,
     find_earlier,
     make_context,
+    match_gateways,
     plan_for_gateways,
     plan_for_selector,
     repeat_version,
@@ -100,7 +101,7 @@ def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute
     api = _DesiredApi(desired, access)
     return [
         HttpRoute(CONFIGURATIONS, answered(api.gateways), methods=PURE),
-        HttpRoute(CONFIGURATIONS, answered(api.post_selector, "configuration.set"), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS, answered(api.post_configurations, "configuration.set"), methods=("POST",)),
         HttpRoute(CONFIGURATIONS, answered(api.delete_selector, "configuration.end"), methods=("DELETE",)),
         HttpRoute(PLANS, answered(api.plan), methods=("POST",)),
         HttpRoute(SELECTORS, answered(api.selectors), methods=PURE),
@@ -158,8 +159,27 @@ class _DesiredApi:
         note_change(request, tenant=wanted.tenant, after={"version": made.version, "why": wanted.note})
         return json_response(version_row(made), 201)
 
-    async def post_selector(self, request: Request) -> Response:
-        wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
+    async def post_configurations(self, request: Request) -> Response:
+        wanted, patterns = await self._wanted(request, ""), _patterns(request)
+        if patterns and "selector" in request.query_params:
+            raise RequestRefused(400, "name the gateways with gateways=PATTERN,… or selector=SELECTOR")
+        return await (self._of_names(request, wanted, patterns) if patterns else self._of_selector(request, wanted))
+
+    async def _of_names(self, request: Request, wanted: WantedConfiguration, patterns: list[str]) -> Response:
+        now_us, sign = self._desired.now_us(), self._desired.sign
+
+        def work(tables: ConfigurationTables) -> list[VersionRecord]:
+            known = tables.configurations
+            each = [wanted._replace(gateway=name) for name in match_gateways(known, wanted.tenant, patterns)]
+            return set_wanted(known, each, now_us, sign)
+
+        made = await self._desired.ask(work)
+        shown = {"gateways": len(made), "why": wanted.note}
+        note_change(request, subject=",".join(patterns), tenant=wanted.tenant, after=shown)
+        return json_response({"selector": None, "gateways": [version_row(each) for each in made]}, 201)
+
+    async def _of_selector(self, request: Request, wanted: WantedConfiguration) -> Response:
+        wanted = wanted._replace(selector=str(_selector(request)))
         now_us, sign = self._desired.now_us(), self._desired.sign
         made = await self._desired.ask(lambda tables: set_wanted_for_selector(tables.selectors, wanted, now_us, sign))
         shown = {"gateways": len(made), "why": wanted.note}
