@@ -222,6 +222,12 @@ REPORTS_AT_ONCE_MAX = 200
 FAILED_SHOWN_MAX = 20
 """Gateways named in problems about failed configurations."""
 
+HUB_SESSIONS_MAX = 1_024
+"""Sessions of browsers at once, about 2 KiB each; tenants share them equally when they are used up."""
+
+TENANT_USERS_MAX = 5_000
+"""Users of one tenant that are added over HTTP: a quarter of the users of a hub, so that others find room."""
+
 USER_DOCUMENT_BYTES_MAX = 64 * 1024
 """Bytes of a document about a user: several times its rights."""
 

@@ -142,3 +142,11 @@ def gateway_fault(name: str) -> str | None:
 
 def _is_ours(uri: object) -> bool:
     return isinstance(uri, str) and uri.startswith(SCHEME)
+
+
+def tenant_of_user(name: str) -> str:
+    """Return the tenant of a user; empty for an invalid name."""
+    try:
+        return parse_user(name, PeerKind.PERSON).tenant
+    except ValueError:
+        return ""

@@ -57,12 +57,12 @@ from cloud.hub.health import HubHealth
 from cloud.hub.http_listener import serve_http
 from cloud.hub.lake_http import lake_routes
 from cloud.hub.lander import Lander
-from cloud.hub.limits import FILES_BESIDE_CONNECTIONS, SHUTDOWN_S
+from cloud.hub.limits import FILES_BESIDE_CONNECTIONS, HUB_SESSIONS_MAX, SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.opening import LAKE, REGISTRY, HubConfiguration, HubError, ListenerCredentials, OpenedHub, open_data
-from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenants_of
+from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, tenants_of
 from cloud.hub.receipts.service import ReceiptService
 from cloud.hub.receipts.signer import ReceiptSigner
 from cloud.hub.registry.location import sqlite_url
@@ -448,7 +448,14 @@ class HubServer:
         except OSError as error:
             log.warning("no token for the local operator: %s: %s", error.filename, error.strerror)
             token = None
-        return HttpAccess(self._gate, token, cookie, operator_rules=OPERATOR_RULES)
+        return HttpAccess(
+            self._gate,
+            token,
+            cookie,
+            operator_rules=OPERATOR_RULES,
+            sessions_max=HUB_SESSIONS_MAX,
+            group_of=tenant_of_user,
+        )
 
     async def _until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`; log problems and load renewed certificates in the meantime."""

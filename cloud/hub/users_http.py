@@ -27,8 +27,8 @@ from starlette.responses import Response
 from bridge.hidden import hides
 from cloud.hub.changes import note_change
 from cloud.hub.json_http import answering, json_response
-from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, USER_DOCUMENT_BYTES_MAX
-from cloud.hub.peers import PeerKind, parse_user
+from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, TENANT_USERS_MAX, USER_DOCUMENT_BYTES_MAX
+from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
 from cloud.hub.scope import FLEET, Scope, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -157,7 +157,9 @@ class _HubUsersApi:
         scope, query = await scope_of(self._access, request), request.query_params
         limit = limit_of(query)
         tenant, text = scope.tenant or query.get("tenant", ""), query.get("q", "")[:_TEXT_CHARACTERS_MAX].lower()
-        names = sorted(name for name in self._gate.users if text in name.lower() and tenant in ("", _tenant_of(name)))
+        names = sorted(
+            name for name in self._gate.users if text in name.lower() and tenant in ("", tenant_of_user(name))
+        )
         start = bisect_right(names, query["after"]) if query.get("after") else 0
         shown, more = names[start : start + limit], len(names) > start + limit
         async with self._access.admitted(request) as (grant, _):
@@ -179,7 +181,15 @@ class _HubUsersApi:
         note_change(request, subject=wanted.name, tenant=tenant, after={"allow": format_rights(rules)})
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, wanted.name, rules)
-            await self._change(lambda file: add_user(file, wanted.name, rules, password))
+
+            def change(file: CredentialFile) -> None:
+                if sum(tenant_of_user(each) == tenant for each in file.load().users) >= TENANT_USERS_MAX:
+                    raise RequestRefused(
+                        409, f"tenant {tenant} has {TENANT_USERS_MAX} users, the most that one may have: remove some"
+                    )
+                add_user(file, wanted.name, rules, password)
+
+            await self._change(change)
             return json_response(self._credentials(wanted.name, password, grant), 201)
 
     async def change_rights(self, request: Request) -> Response:
@@ -246,7 +256,7 @@ class _HubUsersApi:
         scope, name = await scope_of(self._access, request, operation), request.path_params["name"]
         if name not in self._gate.users or not _covers(scope, name):
             raise RequestRefused(404, f"no user {name[:_TEXT_CHARACTERS_MAX]}")
-        note_change(request, tenant=_tenant_of(name))
+        note_change(request, tenant=tenant_of_user(name))
         return str(name)
 
     async def _change(self, change: Change) -> None:
@@ -275,7 +285,7 @@ class _HubUsersApi:
         last, at_s = self._gate.last_logins.get(user.name), time.time()
         return HubUserDocument(
             name=user.name,
-            tenant=_tenant_of(user.name),
+            tenant=tenant_of_user(user.name),
             allow=format_rights(user.rules),
             passwords=sum(each.valid(at_s) for each in user.secrets),
             connections=self._gate.connections_of(user.name),
@@ -285,16 +295,8 @@ class _HubUsersApi:
         )
 
 
-def _tenant_of(name: str) -> str:
-    """Return the tenant of a user; empty for an invalid name."""
-    try:
-        return parse_user(name, PeerKind.PERSON).tenant
-    except ValueError:
-        return ""
-
-
 def _covers(scope: Scope, name: str) -> bool:
-    return scope.tenant is None or scope.tenant == _tenant_of(name)
+    return scope.tenant is None or scope.tenant == tenant_of_user(name)
 
 
 def _may_manage(grant: Grant | None) -> bool:

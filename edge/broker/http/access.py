@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
+from edge.broker.http.limits import SESSIONS_MAX
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import READS
@@ -82,10 +83,13 @@ class HttpAccess:
         operator_rules: Sequence[AccessRule] = OPERATOR_RULES,
         clock: Callable[[], float] = time.monotonic,
         utc_s: Callable[[], float] = time.time,
+        sessions_max: int = SESSIONS_MAX,
+        group_of: Callable[[str], str] = str,
     ) -> None:
         """Without a `gate`, or with an open one, every client may do everything. `operator_token`: see `OPERATOR`.
 
         `cookie`: cookie of sessions; None: no sessions. `clock`: monotonic seconds; `utc_s`: UTC seconds.
+        `sessions_max` and `group_of`: see `BrowserSessions`.
         """
         self.gate = gate
         self._operator_token = operator_token
@@ -93,7 +97,8 @@ class HttpAccess:
         self.clock = clock
         self.utc_s = utc_s
         self.cookie = cookie or SessionCookie()
-        self.sessions = BrowserSessions(gate.release if gate is not None else lambda _: None)
+        release = gate.release if gate is not None else lambda _: None
+        self.sessions = BrowserSessions(release, most=sessions_max, group_of=group_of)
 
     @property
     def open(self) -> bool:

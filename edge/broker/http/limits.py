@@ -82,7 +82,8 @@ HTTP_WAIT_S_MIN: Final = 0.25
 """Shortest wait in seconds, as a message may have to be read from disk."""
 
 SESSIONS_MAX: Final = 64
-"""Sessions of browsers at once. Each is a user with a console open; the longest unused one ends for a new one."""
+"""Sessions of browsers at once at a gateway. Each is a user with a console open; for a new one a session of the user
+with the most ends."""
 
 SESSIONS_OF_ONE_MAX: Final = 4
 """Sessions of one user: a desk, a phone, and two that were not signed out."""

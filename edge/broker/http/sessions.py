@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -97,9 +98,18 @@ class OpenedSession(NamedTuple):
 class BrowserSessions:
     """Table of sessions."""
 
-    def __init__(self, release: Callable[[Grant], None] = lambda _: None) -> None:
-        """`release` gets the grant of each session that has ended."""
+    def __init__(
+        self,
+        release: Callable[[Grant], None] = lambda _: None,
+        *,
+        most: int = SESSIONS_MAX,
+        group_of: Callable[[str], str] = str,
+    ) -> None:
+        """`release` gets the grant of each session that has ended; `most`: sessions at once. `group_of` returns the
+        group of a user: groups share the room equally, as do the users of a group."""
         self._release = release
+        self._most = most
+        self._group_of = group_of
         self._by_key: dict[bytes, BrowserSession] = {}
         """Sessions by the SHA-256 of their token."""
 
@@ -115,7 +125,8 @@ class BrowserSessions:
     def open(self, make_grant: MakeGrant, *, stays: bool, now: float) -> OpenedSession | None:
         """Open a session. Return None if the user does not exist any more.
 
-        At a limit the longest unused session ends: of this user, or of all.
+        At the limit of this user its longest unused session ends. At the limit of all it is one of the user with the
+        most sessions in the group with the most, counted with the new one: the others keep their share.
         """
         self.end_idle(now)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -124,8 +135,12 @@ class BrowserSessions:
         if grant is None:
             return None
         session = BrowserSession(key, grant, SESSION_STAY_S if stays else SESSION_IDLE_S, now)
-        self._make_room([each for each in self if each.user == session.user], SESSIONS_OF_ONE_MAX, now)
-        self._make_room(list(self), SESSIONS_MAX, now)
+        mine = [each for each in self if each.user == session.user]
+        if len(mine) >= SESSIONS_OF_ONE_MAX:
+            self._end_longest_unused(mine, now)
+        if len(self) >= self._most:
+            of_group = self._with_most(list(self), session, lambda each: self._group_of(each.user))
+            self._end_longest_unused(self._with_most(of_group, session, lambda each: each.user), now)
         self._by_key[key] = session
         return OpenedSession(token, session)
 
@@ -150,9 +165,18 @@ class BrowserSessions:
             if session.ends_at_s(now) <= now:
                 self.end(session)
 
-    def _make_room(self, sessions: Sequence[BrowserSession], most: int, now: float) -> None:
-        if len(sessions) >= most:
-            self.end(min(sessions, key=lambda each: each.used_at_s(now)))
+    def _end_longest_unused(self, sessions: Sequence[BrowserSession], now: float) -> None:
+        self.end(min(sessions, key=lambda each: each.used_at_s(now)))
+
+    @staticmethod
+    def _with_most(
+        sessions: Sequence[BrowserSession], new: BrowserSession, owner_of: Callable[[BrowserSession], str]
+    ) -> list[BrowserSession]:
+        """Return the sessions of the owners with the most, counted with a new one."""
+        counts = Counter(owner_of(each) for each in sessions)
+        counts[owner_of(new)] += 1
+        most = max(counts[owner_of(each)] for each in sessions)
+        return [each for each in sessions if counts[owner_of(each)] == most]
 
     def _end(self, key: bytes, why: Ended) -> None:
         session = self._by_key.pop(key, None)

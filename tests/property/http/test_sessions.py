@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from unittest import mock
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edge.broker.http import sessions as module
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_STAY_S, SESSIONS_OF_ONE_MAX
 from edge.broker.http.sessions import BrowserSession, BrowserSessions
 from edge.broker.model.authorization import Ended, Grant
 
 ALL_MAX = 6
-USERS = ("ann", "bob", "cay")
+USERS = ("ann", "amy", "bob", "cay")
+"""Users; the first letter is the group."""
 INDEX = st.integers(0, 1_000)
 
 
@@ -49,15 +48,12 @@ class SessionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.small = mock.patch.object(module, "SESSIONS_MAX", ALL_MAX)
-        self.small.start()
         self.now = 0.0
         self.released: list[Grant] = []
-        self.table = BrowserSessions(self.released.append)
+        self.table = BrowserSessions(self.released.append, most=ALL_MAX, group_of=lambda user: user[0])
         self.every: list[ModelSession] = []
 
     def teardown(self) -> None:
-        self.small.stop()
         self.loop.close()
 
     @property
@@ -81,7 +77,12 @@ class SessionMachine(RuleBasedStateMachine):
         opened = self.table.open(lambda revoke: Grant(user, "", (), revoke), stays=stays, now=self.now)
         assert opened is not None
         self.shed([each for each in self.live if each.session.user == user], SESSIONS_OF_ONE_MAX)
-        self.shed(self.live, ALL_MAX)
+        if len(self.live) >= ALL_MAX:
+            names = [*(each.session.user for each in self.live), user]
+            share = {name: (sum(each[0] == name[0] for each in names), names.count(name)) for name in names}
+            first = max(share[each.session.user][0] for each in self.live)
+            second = max(share[each.session.user][1] for each in self.live if share[each.session.user][0] == first)
+            self.shed([each for each in self.live if share[each.session.user] == (first, second)], 1)
         idle_s = SESSION_STAY_S if stays else SESSION_IDLE_S
         self.every.append(ModelSession(opened.token, opened.session, self.now, idle_s))
 
@@ -156,6 +157,29 @@ class SessionMachine(RuleBasedStateMachine):
 
 TestSessions = SessionMachine.TestCase
 TestSessions.settings = SessionMachine.TestCase.settings
+
+
+def test_a_group_signs_out_only_itself() -> None:
+    table = BrowserSessions(most=10, group_of=lambda user: user.partition("@")[2])
+
+    def sign_in(user: str, now: float) -> BrowserSession:
+        opened = table.open(lambda _: Grant(user, "", ()), stays=False, now=now)
+        assert opened is not None
+        return opened.session
+
+    others = [sign_in(f"user{number}@small", number) for number in range(5)]
+    flood = [sign_in(f"user{number}@big", 10 + number) for number in range(50)]
+    assert all(each in table for each in others)
+    assert [each for each in flood if each in table] == flood[-5:]
+    newcomer = sign_in("first@third", 100)
+    assert newcomer in table
+    assert sum(each in table for each in others) >= 4
+    more = [sign_in("first@third", 101 + number) for number in range(2)]
+    assert [sum(each.user.endswith(name) for each in table) for name in ("@small", "@big", "@third")] in (
+        [4, 3, 3],
+        [3, 4, 3],
+    )
+    assert more[-1] in table
 
 
 def test_tokens_are_random_and_not_kept() -> None:
