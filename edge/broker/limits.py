@@ -266,7 +266,8 @@ LANDING_LEDGER_ENTRIES_MAX: Final = 500
 """Entries of the loss ledger read in one tick for messages with a receipt to come, 2 ms."""
 
 LANDING_GAP_MAX: Final = 4_096
-"""Messages between two requested ones of an address that one requested range still covers: a landing's usual range."""
+"""Messages between two requested ones of an address that one range still covers at the first attempt: a landing's usual
+range."""
 
 LANDING_RETRY_S_FIRST: Final = 1.0
 """Seconds until a message without a statement is requested again; twice as long each time."""

@@ -21,6 +21,7 @@ from bridge.landing_receipt import (
     base64url,
     read_receipt,
 )
+from bridge.limits import RECEIPT_STATEMENTS_MAX
 from bridge.message import Run, Stored
 from bridge.plain import data_section, parse
 from bridge.publish_properties import PublishProperties, write
@@ -141,7 +142,7 @@ class ReceiptSite(RouterSite):
     def answer(self) -> None:
         """Have the hub answer its oldest request."""
         request, done = self.hub.requests.pop(0)
-        made = [each for span in request.spans for each in self.hub.state(span)]
+        made = [each for span in request.spans for each in self.hub.state(span)][:RECEIPT_STATEMENTS_MAX]
         self.hub.stated += made
         if made:
             body = msgspec.json.encode(ReceiptAnswer("Y2VydA==", [unsigned(each) for each in made]))

@@ -7,7 +7,6 @@ Closed holes are in the ledger, so up to the highest of them the ledger is belie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Final, NamedTuple
 
 from bridge.landing_receipt import LandingStatement, MessageSpan, ReceiptOutcome
@@ -30,7 +29,8 @@ class _TableVersions(NamedTuple):
 
 
 def make_statements(registry: Registry, key: Key, spans: Iterable[MessageSpan], now_us: int) -> list[LandingStatement]:
-    """Return statements about the parts of these ranges that have an outcome, at most `RECEIPT_STATEMENTS_MAX`.
+    """Return statements about the parts of these ranges that have an outcome, by sequence in each range, at most
+    `RECEIPT_STATEMENTS_MAX`.
 
     Raises `RegistryError`.
     """
@@ -39,7 +39,7 @@ def make_statements(registry: Registry, key: Key, spans: Iterable[MessageSpan], 
     versions: _TableVersions | None = None
     for span in spans:
         stream = SequenceStream(*key, span.epoch, span.address)
-        parts = list(islice(_outcomes(commits, stream, span), RECEIPT_STATEMENTS_MAX))
+        parts = sorted(_outcomes(commits, stream, span), key=lambda part: part[1])
         if parts and versions is None:
             versions = _TableVersions(commits.landed_version(TELEMETRY), commits.landed_version(LEDGER))
         for outcome, (first, last) in parts:

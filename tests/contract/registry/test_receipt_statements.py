@@ -63,8 +63,8 @@ def test_dropped_messages_are_stated_by_the_ledger(place: Place) -> None:
     land(registry, moved(1, 5), table="ledger", version=4)
     assert stated(registry, 1, 9) == [
         ("landed", 1, 2, "telemetry", 6),
-        ("landed", 8, 9, "telemetry", 6),
         ("dropped", 3, 5, "ledger", 4),
+        ("landed", 8, 9, "telemetry", 6),
     ]
 
 
@@ -90,6 +90,16 @@ def test_statements_of_an_answer_are_limited(place: Place) -> None:
     assert len(stated(registry, 0, 4 * RECEIPT_STATEMENTS_MAX)) == RECEIPT_STATEMENTS_MAX
 
 
+def test_statements_of_an_answer_are_the_lowest(place: Place) -> None:
+    registry = opened(place)
+    land(registry, *(moved(n, n) for n in range(0, 4 * RECEIPT_STATEMENTS_MAX, 2)))
+    land(registry, *(moved(n, n) for n in range(1, 4 * RECEIPT_STATEMENTS_MAX, 2)), table="ledger")
+    found = stated(registry, 0, 4 * RECEIPT_STATEMENTS_MAX)
+    assert [(each[0], each[1]) for each in found] == [
+        (("landed", "dropped")[n % 2], n) for n in range(RECEIPT_STATEMENTS_MAX)
+    ]
+
+
 @pytest.mark.parametrize("whole_again", [False, True])
 def test_closed_hole_is_never_stated_as_landed(place: Place, *, whole_again: bool) -> None:
     """A closed hole counts as landed, so that its messages are not landed twice; they are in the ledger."""
@@ -112,10 +122,10 @@ def test_closed_hole_is_never_stated_as_landed(place: Place, *, whole_again: boo
     registry = place.open()
     assert registry.commits.landed(TEMPERATURE).closed == 3
     assert [each[:3] for each in stated(registry, 1, 4)] == [
-        ("landed", 2, 2),
-        ("landed", 4, 4),
         ("dropped", 1, 1),
+        ("landed", 2, 2),
         ("dropped", 3, 3),
+        ("landed", 4, 4),
     ]
     land(registry, moved(top, top), table="ledger")
     assert [each[:3] for each in stated(registry, top, top)] == [("landed", top, top)], "no hole was closed up there"

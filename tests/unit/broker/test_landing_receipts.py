@@ -23,7 +23,7 @@ from bridge.landing_receipt import (
     SignedLanding,
     read_receipt,
 )
-from bridge.limits import RECEIPT_CORRELATION_BYTES_MAX, RECEIPT_SPANS_MAX
+from bridge.limits import RECEIPT_CORRELATION_BYTES_MAX, RECEIPT_SPANS_MAX, RECEIPT_STATEMENTS_MAX
 from bridge.message import AMQP, Run
 from bridge.plain import contents, data_section, parse, section
 from bridge.publish_properties import read
@@ -305,6 +305,19 @@ def test_span_covers_messages_that_are_near_each_other() -> None:
     (request, _), last = site.hub.requests[0], 2 * LANDING_GAP_MAX + 1
     spans = [(span.first, span.last) for span in request.spans]
     assert spans == [(0, LANDING_GAP_MAX), (last, last)]
+
+
+def test_message_behind_more_statements_than_an_answer_has_gets_a_receipt() -> None:
+    """One range covers both requested messages. The first has not landed, and the answer is full before the last."""
+    site = ReceiptSite()
+    site.ask()
+    site.publish(Run("plant/t", "pump7", 1, b"", [b"x"] * RECEIPT_STATEMENTS_MAX))
+    site.ask()
+    last = RECEIPT_STATEMENTS_MAX + 1
+    site.hub.landed |= {(site.epoch, "plant/t", sequence) for sequence in range(1, last + 1)}
+    site.receipts._make_due(site.receipts.awaited)
+    site.answer_all()
+    assert site.told() == [(last, "landed", "")]
 
 
 def test_request_is_given_up_in_the_end() -> None:

@@ -285,7 +285,10 @@ class LandingReceipts(Origin):
                 exchange.request(spans, partial(self._retry, numbers))
 
     def _spans(self, due: Iterable[int]) -> tuple[list[MessageSpan], list[int]]:
-        """Return ranges that cover messages, at most `RECEIPT_SPANS_MAX`, and the numbers of those that they cover."""
+        """Return ranges that cover messages, at most `RECEIPT_SPANS_MAX`, and the numbers of those that they cover.
+
+        An answer may be full of other messages of a wide range, so a message is requested in one only once.
+        """
         epochs, awaited = self._store.lineage.epochs, self.awaited
         spans: list[MessageSpan] = []
         numbers: list[int] = []
@@ -293,7 +296,8 @@ class LandingReceipts(Origin):
             address, sequence = awaited[number].address, awaited[number].sequence
             epoch = epochs.of(address, sequence)
             last = spans[-1] if spans else None
-            if last and (last.epoch, last.address) == (epoch, address) and sequence - last.last <= LANDING_GAP_MAX:
+            gap = 1 if self._attempts[number] else LANDING_GAP_MAX
+            if last and (last.epoch, last.address) == (epoch, address) and sequence - last.last <= gap:
                 spans[-1] = MessageSpan(epoch, address, last.first, sequence)
             elif len(spans) == RECEIPT_SPANS_MAX:
                 break
