@@ -111,13 +111,17 @@ class ReceiptSite(RouterSite):
         self.forwarder = NotingConsumer("forwarder", 0)
         self.forwarder.joined = self.router.subscriptions.subscribe(self.forwarder, PATTERN, FORWARDER)
         self.receipts = LandingReceipts(self.router, self.store)
+        self.receipts.set_exchange("hub", self.new_exchange())
+        self.receipts.start()
+        self.settle_down()
+
+    def new_exchange(self) -> ReceiptExchange:
+        """Make an exchange with the hub, attached to a connection."""
         self.exchange = ReceiptExchange(
             "hub", self.hub, lambda address: address.startswith("plant/"), lambda: True, "gw1"
         )
-        self.receipts.set_exchange("hub", self.exchange)
-        self.receipts.start()
         self.exchange.attached(lambda _tokens, _outcome, _why: None, lambda: None)
-        self.settle_down()
+        return self.exchange
 
     @property
     def epoch(self) -> str:

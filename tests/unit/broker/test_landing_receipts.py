@@ -356,6 +356,23 @@ def test_lost_answer_is_requested_again() -> None:
     assert site.told() == [(0, "landed", "")]
 
 
+def test_request_in_flight_is_sent_again_when_the_connector_changes() -> None:
+    site = ReceiptSite()
+    site.ask()
+    site.accept(0)
+    ((_, done_late),) = site.hub.requests
+    site.receipts.set_exchange("hub", None)
+    site.hub.requests.clear()
+    site.receipts.set_exchange("hub", site.new_exchange())
+    site.settle_down()
+    assert len(site.hub.requests) == 1
+    done_late(True)
+    site.settle_down(wait_s=LANDING_RETRY_S_MAX)
+    assert len(site.hub.requests) == 1, "the new hub has not answered"
+    site.answer_all()
+    assert site.told() == [(0, "landed", "")]
+
+
 def test_answer_that_cannot_be_read_is_settled() -> None:
     site = ReceiptSite()
     settled: list[tuple[Sequence[int], ForwardOutcome]] = []

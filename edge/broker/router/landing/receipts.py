@@ -94,6 +94,8 @@ class LandingReceipts(Origin):
         self._router = router
         self._store = store
         self._exchanges: dict[str, ReceiptExchange] = {}
+        self._in_flight: dict[str, list[int]] = {}
+        """Numbers of the messages in the request that a hub has not answered, by connector."""
         self._storing: dict[int, _StoringRun] = {}
         """Runs that wait for their commit, by `id` of the run."""
         self._due: dict[int, float] = dict.fromkeys(self.awaited, 0.0)
@@ -127,7 +129,10 @@ class LandingReceipts(Origin):
             self._find(number, record, record.position)
 
     def set_exchange(self, connector: str, exchange: ReceiptExchange | None) -> None:
-        """Use the exchange with the hub of a connector; None: the connector was removed."""
+        """Use the exchange with the hub of a connector; None: the connector was removed. Messages that the former
+        exchange has requested are requested again."""
+        before = self._in_flight.pop(connector, ())
+        self._make_due(number for number in before if number in self.awaited and number not in self._published)
         if exchange is None:
             self._exchanges.pop(connector, None)
         else:
@@ -269,7 +274,7 @@ class LandingReceipts(Origin):
 
     def _request(self) -> None:
         """Request statements about the due messages from each hub that can be asked."""
-        for exchange in self._exchanges.values():
+        for connector, exchange in self._exchanges.items():
             if not self._due or not exchange.is_ready:
                 continue
             now = self._router.now_s()
@@ -282,7 +287,8 @@ class LandingReceipts(Origin):
             if spans:
                 for number in numbers:
                     del self._due[number]
-                exchange.request(spans, partial(self._retry, numbers))
+                self._in_flight[connector] = numbers
+                exchange.request(spans, partial(self._answered, connector, numbers))
 
     def _spans(self, due: Iterable[int]) -> tuple[list[MessageSpan], list[int]]:
         """Return ranges that cover messages, at most `RECEIPT_SPANS_MAX`, and the numbers of those that they cover.
@@ -305,6 +311,11 @@ class LandingReceipts(Origin):
                 spans.append(MessageSpan(epoch, address, sequence, sequence))
             numbers.append(number)
         return spans, numbers
+
+    def _answered(self, connector: str, numbers: list[int]) -> None:
+        if self._in_flight.get(connector) is numbers:  # otherwise the connector has another exchange by now
+            del self._in_flight[connector]
+            self._retry(numbers)
 
     def _retry(self, numbers: Iterable[int]) -> None:
         """Request messages again that had no statement: later each time, unless they became due in the meantime."""
