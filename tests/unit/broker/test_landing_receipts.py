@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -277,6 +277,26 @@ def test_statement_that_was_not_requested_is_skipped(change: dict[str, Any]) -> 
     site.answer()
     receive(msgspec.structs.replace(right, address="plant/u"))
     assert site.told() == [], "no request is in flight"
+
+
+class UnreadRuns(dict[int, Any]):
+    def values(self) -> NoReturn:
+        raise AssertionError("each message would look at all that wait for their commit")
+
+
+def test_limit_counts_messages_that_wait_for_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LANDING_REQUESTS_MAX", 5)
+    monkeypatch.setattr(module, "LANDING_DEVICE_SHARE", 1)
+    site = ReceiptSite()
+    site.receipts._storing = UnreadRuns()
+    for failure in (StoreFull("full"), None):
+        site.store.failure = failure
+        for count in (3, 2, 1):
+            run = Run("plant/t", "pump7", 1, wanting(), [b"a"] * count)
+            site.router.publish(Publication(SilentOrigin(), run, ()))
+        site.settle_down()
+    assert site.receipts.figures == {"requested": 10, "refused": 2}
+    assert (len(site.receipts.awaited), site.receipts._storing_messages) == (5, 0)
 
 
 def test_spans_of_a_request_are_limited() -> None:

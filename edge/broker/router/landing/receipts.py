@@ -98,6 +98,9 @@ class LandingReceipts(Origin):
         """Numbers of the messages in the request that a hub has not answered, by connector."""
         self._storing: dict[int, _StoringRun] = {}
         """Runs that wait for their commit, by `id` of the run."""
+        self._storing_messages = 0
+        """Number of messages with a request in these runs."""
+        self._storing_by_device: Counter[str] = Counter()
         self._due: dict[int, float] = dict.fromkeys(self.awaited, 0.0)
         """Time of the next request, monotonic, of messages that may have landed or were dropped."""
         self._attempts: Counter[int] = Counter()
@@ -149,7 +152,8 @@ class LandingReceipts(Origin):
         wanted = wanted_receipts(run)
         if not wanted:
             return
-        if not self._has_room(device_of(run.device), len(wanted)) or not self._is_forwarded(run.address):
+        device = device_of(run.device)
+        if not self._has_room(device, len(wanted)) or not self._is_forwarded(run.address):
             self.figures["refused"] += len(wanted)
             return
         self.figures["requested"] += len(wanted)
@@ -157,15 +161,14 @@ class LandingReceipts(Origin):
         if not self._storing:
             self._router.commit_listeners.add(self._committed)
         self._storing[id(run)] = _StoringRun(number, run, wanted, ticket)
+        self._storing_messages += len(wanted)
+        self._storing_by_device[device] += len(wanted)
 
     def _has_room(self, device: str, more: int) -> bool:
-        storing = mine = 0
-        for each in self._storing.values():
-            storing += len(each.wanted)
-            mine += len(each.wanted) if device_of(each.run.device) == device else 0
-        if self.awaited.of_device(device) + mine + more > LANDING_REQUESTS_MAX // LANDING_DEVICE_SHARE:
+        mine = self.awaited.of_device(device) + self._storing_by_device[device]
+        if mine + more > LANDING_REQUESTS_MAX // LANDING_DEVICE_SHARE:
             return False
-        if len(self.awaited) + storing + more <= LANDING_REQUESTS_MAX:
+        if len(self.awaited) + self._storing_messages + more <= LANDING_REQUESTS_MAX:
             self._full = False
             return True
         if not self._full:
@@ -179,14 +182,21 @@ class LandingReceipts(Origin):
     def _committed(self, commit: Committed) -> None:
         """Record the sequences of runs that are stored now, and forget those that were refused."""
         for _, stored in commit.appended:
-            each = self._storing.pop(id(stored.run), None)
+            each = self._storing.get(id(stored.run))
             if each is not None:
                 self.awaited.add_messages(stored, each.wanted)
-                self.awaited.forget_run(each.number)
+                self._end_storing(id(stored.run))
         for key in [key for key, each in self._storing.items() if each.ticket.decided]:
-            self.awaited.forget_run(self._storing.pop(key).number)
+            self._end_storing(key)
         if not self._storing:
+            self._storing_by_device.clear()  # names of devices with none
             self._router.commit_listeners.remove(self._committed)
+
+    def _end_storing(self, key: int) -> None:
+        each = self._storing.pop(key)
+        self._storing_messages -= len(each.wanted)
+        self._storing_by_device[device_of(each.run.device)] -= len(each.wanted)
+        self.awaited.forget_run(each.number)
 
     def _find(self, number: int, record: UnnumberedRun, position: int) -> None:
         """Find a run of the last commit before a crash in its log; without it the commit has failed.
