@@ -98,7 +98,8 @@ class ReceiptService:
             line = self._lines.get(key)
             if answer.statements and line is not None and line.credit:
                 line.send(next(self._tags), plain.data_section(msgspec.json.encode(answer)))
-        done()
+        finally:
+            done()  # the gateway sends no other request before
 
     async def _answer(self, key: Key, request: ReceiptRequest) -> ReceiptAnswer:
         statements = await self._registry.read(
