@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from cloud.fleet.audited import audited
+from cloud.fleet.audited import audited, change_of
 from cloud.fleet.place import (
     HubPlace,
     current_user,
@@ -134,6 +134,7 @@ def ack(hub: HubPlace, identifier: str, note: str, as_json: JsonOutput | None) -
         raise CommandError(
             f"no alert {identifier}", f"list them: waypost alert list {hub.quoted()}", error="alert-not-found"
         )
+    change_of(found.tenant)
     _say_alert(msgspec.to_builtins(alert_document(found)), as_json)
 
 
@@ -151,7 +152,7 @@ def _say_alert(document: dict[str, Any], as_json: JsonOutput | None) -> None:
 @click.option("--rule", default="", help="Only alerts of this rule.  [default: all]")
 @click.option("--selector", default="", help="Only gateways with these labels: site=lyon.")
 @click.option("--gateway", default="", help="Only this gateway.")
-@click.option("--tenant", default="", help="Only gateways of this tenant.")
+@click.option("--tenant", help="Only gateways of this tenant.  [default: all]")
 @json_option("mute")
 @audited("mute.create", "reason")
 def mute(
@@ -161,7 +162,7 @@ def mute(
     rule: str,
     selector: str,
     gateway: str,
-    tenant: str,
+    tenant: str | None,
     as_json: JsonOutput | None,
 ) -> None:
     """Mute alerts until a time.
@@ -199,13 +200,13 @@ def mute(
     except LabelError as error:
         raise CommandError(f"--selector: {error}", code=Exit.USAGE, error="invalid-selector") from None
     if hub.client is not None:
-        scope = {"rule": rule, "selector": chosen, "gateway": gateway, "tenant": tenant}
+        scope = {"rule": rule, "selector": chosen, "gateway": gateway, "tenant": tenant or ""}
         body = {"minutes": seconds / 60, "reason": reason[:NOTE_CHARACTERS_MAX], **scope}
         _say_mutes([hub.client.ask("mutes", method="POST", body=body)], as_json)
         return
     made = MuteRecord(
         id=secrets.token_hex(8),
-        tenant=tenant,
+        tenant=tenant or "",
         rule=rule,
         selector=chosen,
         gateway=gateway,
@@ -265,6 +266,7 @@ def unmute(hub: HubPlace, identifier: str | None, as_json: JsonOutput | None) ->
                     f"list them: waypost alert unmute {hub.quoted()}",
                     error="mute-not-found",
                 )
+            change_of(ended.tenant)
             found = [ended]
     _say_mutes([msgspec.to_builtins(mute_document(each)) for each in found], as_json)
 

@@ -13,6 +13,7 @@ from edge.output.errors import CommandError
 
 COMMAND_LINE: Final = "command line"
 """Address of the client of a change by a command."""
+_TENANT: Final = "waypost.changed-tenant"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +23,8 @@ def audited(action: str, *subject: str) -> Callable[[F], F]:
 
     `action`: noun and verb, as in ``token.create``; `subject`: parameters with the names of what is changed. A command
     without any of them, or with ``--dry-run``, only shows something. Over HTTP the hub adds the line itself.
+
+    The tenant of the line is that of `change_of`, else of option ``--tenant``; without both it is about the hub.
     """
 
     def wrap(function: F) -> F:
@@ -41,6 +44,11 @@ def audited(action: str, *subject: str) -> Callable[[F], F]:
     return wrap
 
 
+def change_of(tenant: str) -> None:
+    """Tell the audit the tenant of what the running command has changed; empty for the hub itself."""
+    click.get_current_context().meta[_TENANT] = tenant
+
+
 def _record(hub: HubPlace, action: str, subject: tuple[str, ...], given: Mapping[str, Any]) -> None:
     from edge.output.terminal import say
 
@@ -57,16 +65,20 @@ def _add(hub: HubPlace, action: str, subject: str, given: Mapping[str, Any]) -> 
     import contextlib
     import time
 
+    from cloud.hub.data import WRITER
     from cloud.hub.limits import AUDIT_TEXT_CHARACTERS_MAX
-    from cloud.hub.peers import DEFAULT_TENANT
     from cloud.hub.registry.audit import Audit, AuditEntry
     from edge.output.text import line
 
+    if not (hub.data / WRITER).is_file():
+        return  # no hub has run there: the first users are added before there is a registry
+    if hub.config is None and not (hub.data / "registry.db").is_file():
+        raise CommandError("its registry is elsewhere: give --config", error="wrong-usage")
     entry = AuditEntry(
         at=time.time_ns() // 1_000,
         user=current_user(),
         remote=COMMAND_LINE,
-        tenant=given.get("tenant") or DEFAULT_TENANT,
+        tenant=click.get_current_context().meta.get(_TENANT, given.get("tenant") or ""),
         action=action,
         subject=line(subject[:AUDIT_TEXT_CHARACTERS_MAX]),
         before=None,

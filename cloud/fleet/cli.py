@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from cloud.fleet.audited import audited
+from cloud.fleet.audited import audited, change_of
 from cloud.fleet.configuration import selector_option
 from cloud.fleet.labels import label
 from cloud.fleet.place import (
@@ -184,6 +184,7 @@ def revoke_token(hub: HubPlace, token_id: str) -> None:
     if before.spent_at is not None:
         step = f"to revoke the gateway: waypost gateway revoke {hub.quoted()} GATEWAY"
         raise CommandError(f"token {token_id} was already used to enrol a gateway", step, error="token-spent")
+    change_of(before.tenant)
     say(f"{token_id}: revoked")
 
 

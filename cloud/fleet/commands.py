@@ -14,7 +14,7 @@ from urllib.parse import quote
 import click
 
 from bridge.limits import COMMAND_PAYLOAD_BYTES_MAX
-from cloud.fleet.audited import audited
+from cloud.fleet.audited import audited, change_of
 from cloud.fleet.place import (
     DEFAULT_TENANT,
     HubPlace,
@@ -291,6 +291,7 @@ def cancel(hub: HubPlace, identifier: str, as_json: JsonOutput | None) -> None:
                 f"list them: waypost command list {hub.quoted()}",
                 error="command-not-found",
             )
+        change_of(found.tenant)
         _print_outcome(command_document(found), waited=False, as_json=as_json)
 
 

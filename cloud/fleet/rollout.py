@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from cloud.fleet.audited import audited
+from cloud.fleet.audited import audited, change_of
 from cloud.fleet.configuration import (
     confirm_option,
     files_option,
@@ -181,7 +181,7 @@ def pause(hub: HubPlace, rollout_id: str) -> None:
     if _stepped(hub, rollout_id, "pause"):
         return
     with open_configurations(hub) as place:
-        place.rollouts.pause(rollout_id)
+        change_of(place.rollouts.pause(rollout_id).tenant)
     _say_state(rollout_id, "paused")
 
 
@@ -194,7 +194,7 @@ def resume(hub: HubPlace, rollout_id: str) -> None:
     if _stepped(hub, rollout_id, "resume"):
         return
     with open_configurations(hub) as place:
-        place.rollouts.resume(rollout_id, time.time_ns() // 1_000)
+        change_of(place.rollouts.resume(rollout_id, time.time_ns() // 1_000).tenant)
     _say_state(rollout_id, "running")
 
 
@@ -210,9 +210,10 @@ def abort(hub: HubPlace, rollout_id: str, take_back: bool) -> None:
     with open_configurations(hub) as place:
         if take_back:
             back = place.rollouts.take_back(rollout_id, current_user(), time.time_ns() // 1_000, place.sign)
+            changed = place.rollouts.get(rollout_id)
         else:
-            place.rollouts.abort(rollout_id)
-            back = []
+            changed, back = place.rollouts.abort(rollout_id), []
+        change_of("" if changed is None else changed.tenant)
     taken_back = f", taken back from {counted(len(back), 'gateway')}" if take_back else ""
     _say_state(rollout_id, f"aborted{taken_back}")
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import click
 
+from cloud.fleet.audited import audited, change_of
 from cloud.fleet.place import HubPlace, directory_options
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 USERS: Final = Listing("user", "name", ("name", "allow"), empty="no users")
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The hub's configuration file, if it sets a registry: the audit is there.",
+)
 
 
 @click.group()
@@ -37,6 +43,7 @@ def user() -> None:
 
 @user.command()
 @directory_options
+@config_option
 @click.argument("name", metavar="NAME@TENANT")
 @click.option(
     "--allow",
@@ -49,6 +56,7 @@ def user() -> None:
     "--password-stdin", is_flag=True, help="Read the password from standard input: one line, or a prompt on a terminal."
 )
 @json_option("user")
+@audited("user.create", "name")
 def add(hub: HubPlace, name: str, allowed: tuple[str, ...], password_stdin: bool, as_json: JsonOutput | None) -> None:
     """Add a user of a tenant. A generated password is shown once.
 
@@ -82,6 +90,7 @@ def add(hub: HubPlace, name: str, allowed: tuple[str, ...], password_stdin: bool
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(hub.data, make)
+    change_of(_tenant_of(name))
     shown = {} if password_stdin else {"password": password}
     _print_added(name, rights.format_rights(rules), shown, as_json)
 
@@ -119,8 +128,10 @@ def list_users(hub: HubPlace, form: str) -> None:
 
 @user.command()
 @directory_options
+@config_option
 @click.argument("name", metavar="NAME@TENANT")
 @json_option("user")
+@audited("user.remove", "name")
 def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
     """Remove a user. Its connections are closed."""
     if hub.client is not None:
@@ -135,6 +146,7 @@ def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
             )
 
     _with_file(hub.data, take)
+    change_of(_tenant_of(name))
     _print_removed(name, as_json)
 
 
@@ -161,6 +173,16 @@ def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
         return rights.parse_rights(allowed)
     except ValueError as why:
         raise CommandError(f"--allow {why}", error="invalid-right", code=Exit.USAGE) from None
+
+
+def _tenant_of(name: str) -> str:
+    """Return the tenant of a user; empty for a name without a valid one, which can be removed."""
+    from cloud.hub import peers
+
+    try:
+        return peers.parse_user(name, peers.PeerKind.PERSON).tenant
+    except peers.InvalidPeer:
+        return ""
 
 
 def _read_password() -> str:
