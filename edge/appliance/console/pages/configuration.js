@@ -150,7 +150,7 @@ function Diff({ text, label }) {
 function Managed({ known }) {
   const extra = html`<${Pill}>locked<//>`;
   return html`<${Panel} title="Managed by the hub" extra=${extra}>
-    <p class="soft small">Version ${number(known.hub_version)} of the hub's configuration decides about these: change them there.
+    <p class="soft small">Version ${number(known.hub_version)} of the hub's configuration decides about these: change them there.${" "}
       <code>waypost apply --local</code> overrides one until the hub's next version.</p>
     ${known.managed.map((each) => html`<details key=${`${each.kind}/${each.name}`}><summary>${plain(each.kind)} <${Name} mono>${each.name}<//></summary>
       <pre class="diff scroll" tabindex="0" role="region" aria-label=${`Resource ${plain(each.kind)} ${plain(each.name)}`}>${yamlLines(each.text)}</pre></details>`)}

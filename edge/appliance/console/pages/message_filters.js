@@ -23,6 +23,6 @@ export function MessageFilters({ query, change }) {
         <button class="button">Apply</button>
         ${(where || json) && html`<button type="button" class="button" onClick=${() => { setDraft({ where: "", json: "" }); change({ where: "", json: "" }); }}>Clear</button>`}
       </form>
-      <p class="soft small">Properties by name; <code>message.size</code>, <code>message.device</code>, <code>message.qos</code>, <code>message.retain</code>,
+      <p class="soft small">Properties by name; <code>message.size</code>, <code>message.device</code>, <code>message.qos</code>, <code>message.retain</code>,${" "}
         <code>message.address</code>, <code>header.ttl</code>, <code>properties.content_type</code>. Text in single quotes.</p></details>`;
 }

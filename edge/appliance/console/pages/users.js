@@ -46,7 +46,7 @@ export function Users({ rest, query }) {
   return html`${session.open && html`<p class="note-warn">This gateway requires no login: everybody may do everything, and the rights below are not checked.</p>`}
     <${Panel} title="Users" extra=${button} flush>
       <${PagedTable} key=${turn} label="users" path="/api/v1/users" items="users" columns=${COLUMNS} id=${(row) => row.name}
-        empty=${html`<${Empty} title="There is no user yet">A device logs in with the name and password of a user. Add the first one above, or with
+        empty=${html`<${Empty} title="There is no user yet">A device logs in with the name and password of a user. Add the first one above, or with${" "}
           <code>waypost user add pump7</code>.<//>`} />
     <//>
     ${importing && html`<${ImportUsers} close=${() => { setImporting(false); setTurn(turn + 1); }} />`}
