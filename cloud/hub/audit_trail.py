@@ -152,8 +152,12 @@ class HubAudit:
 
     async def record(self, entry: AuditEntry) -> None:
         """Write a line; it is on disk on return, unless the registry cannot be written."""
-        self._waiting.append(entry)
+        self.put(entry)
         await self._write()
+
+    def put(self, entry: AuditEntry) -> None:
+        """Queue a line; it is on disk within `AUDIT_CHECK_S`, at the latest when the audit is closed."""
+        self._waiting.append(entry)
 
     async def clean_up(self) -> int:
         """Delete old lines; return their number. Raises `AuditNotReady`, `RegistryError`."""
@@ -219,32 +223,35 @@ class AuditTrail:
             nonlocal recorded
             if message["type"] == "http.response.start" and not recorded:
                 recorded = True
-                await self._record(scope, message["status"])
+                if (entry := self._entry_of(scope, message["status"])) is not None:
+                    await self._audit.record(entry)
             await send(message)
 
         try:
             await self._app(scope, receive, send_after_recording)
         finally:
-            if not recorded:
-                await self._record(scope, _FAILED, _UNANSWERED)
+            # Without waiting: the request may have been cancelled because the server stops.
+            if not recorded and (entry := self._entry_of(scope, _FAILED, _UNANSWERED)) is not None:
+                self._audit.put(entry)
 
-    async def _record(self, scope: Scope, status: int, why: str = "") -> None:
+    def _entry_of(self, scope: Scope, status: int, why: str = "") -> AuditEntry | None:
+        """Return the line about a request; None if it changes nothing, or repeats the last one."""
         noted, user = _noted(scope, status), scope.get(USER)
         if noted is None or (user is None and not self._access.open):
-            return
+            return None
         if status < _REFUSED and noted.before is not None and noted.before == noted.after:
-            return
+            return None
         now_us, client, subject = self._audit.now_us(), scope.get("client"), noted.subject
         if status >= _REFUSED:
             if self._is_repeated((user or "", noted.action, status, ""), _REFUSED_INTERVAL_US, now_us):
-                return
+                return None
         elif _place(scope) in _SESSIONS:
             network = remote_of(client[0]) if client else ""
             if self._is_repeated((user or "", noted.action, status, network), _SESSION_INTERVAL_US, now_us):
-                return
+                return None
         if subject is None:
             subject = " ".join(str(each) for each in scope.get("path_params", {}).values())
-        entry = AuditEntry(
+        return AuditEntry(
             at=now_us,
             user=user or "",
             remote=client[0] if client else "",
@@ -256,7 +263,6 @@ class AuditTrail:
             status=status,
             error=line((noted.error or why)[:AUDIT_TEXT_CHARACTERS_MAX]),
         )
-        await self._audit.record(entry)
 
     def _is_repeated(self, event: tuple[str, str, int, str], interval_us: int, now_us: int) -> bool:
         """Return True for an event like one a moment ago: refusals and sign-ins must not push changes out of the

@@ -48,7 +48,7 @@ class Trail:
             sent.append(message)
 
         recorded = change is not None and user is not None
-        audit = cast(HubAudit, SimpleNamespace(record=self.record, now_us=lambda: self.now_us))
+        audit = cast(HubAudit, SimpleNamespace(record=self.record, put=self.lines.append, now_us=lambda: self.now_us))
         scope = {
             "type": "http", "method": method, "path": path, "query_string": query.encode(), "client": ("10.0.0.7", 1),
         }  # fmt: skip
