@@ -34,6 +34,9 @@ _MORE_TAGS = {"a", "li", "ol", "ul", "i", "h3", "wbr", "nav"}
 
 
 NOW = START + timedelta(minutes=2)
+MEASURED_POOLS: list[pa.MemoryPool] = []
+"""Memory pools of tests, kept to the end: a thread of Arrow that frees a buffer of a pool that is gone ends the process
+with a segmentation fault."""
 """Default clock of the pages: shortly after the messages of the small lake."""
 
 
@@ -554,6 +557,7 @@ class TestFleet:
             rows = gold.table("throughput", [bucket(number, 1, 1, gateway=gateway) for gateway in gateways])
             deltalake.write_deltalake(tmp_path / "throughput", pa.concat_tables([rows] * 20), mode="append")
         before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+        MEASURED_POOLS.append(pool)
         monkeypatch.setattr(limits, "HELD_CELLS_MAX", 2_000)
         pa.set_memory_pool(pool)
         try:
