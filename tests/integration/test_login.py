@@ -17,7 +17,7 @@ from edge.remote.session import Context, UnknownCertificate, trusted
 from edge.remote.trust import fingerprint
 from tests.support.command import document_of, error_of, items_of, output_of, run_waypost
 from tests.support.enrolled import EnrolledFleet, init_gateway
-from tests.support.processes import Waypost
+from tests.support.processes import Waypost, wait_until
 
 
 class Node(NamedTuple):
@@ -68,12 +68,23 @@ def hub(fleet: EnrolledFleet) -> Node:
     rights = ("--allow", "view:$fleet", "--allow", "manage:$fleet")
     password = password_of("hub", "user", "add", "ops@default", "--data", str(fleet.hub.data), *rights)
     url = f"https://localhost:{fleet.hub.port('https')}"
-    return Node(url, password, shown_fingerprint(url))
+    node = Node(url, password, shown_fingerprint(url))
+    first = {**os.environ, "XDG_CONFIG_HOME": str(fleet.folder / "first")}
+    words = login_words(node, "ops@default")
+
+    def signed_in() -> bool:
+        return run_waypost(*words, stdin=f"{password}\n", environment=first).returncode == 0
+
+    wait_until(signed_in, timeout_s=20, what="the hub has read its new user", every_s=0.3)
+    return node
+
+
+def login_words(node: Node, user: str) -> tuple[str, ...]:
+    return "login", node.url, "--user", user, "--password-file", "-", "--fingerprint", node.fingerprint
 
 
 def sign_in(node: Node, user: str, home: dict[str, str], *more: str) -> str:
-    words = ("login", node.url, "--user", user, "--password-file", "-", "--fingerprint", node.fingerprint, *more)
-    return output_of(*words, stdin=f"{node.password}\n", environment=home)
+    return output_of(*login_words(node, user), *more, stdin=f"{node.password}\n", environment=home)
 
 
 class TestGateway:
