@@ -26,6 +26,9 @@ from tests.support.http_client import ask, document
 from tests.support.paho_client import PahoClient, mqtt_client
 from tests.support.processes import Waypost, edge, hub, wait_until
 
+pytestmark = pytest.mark.slow
+"""Ten thousand gateways and twelve thousand addresses take 15 s to make."""
+
 GATEWAYS: Final = 10_000
 NAMES: Final = 12_000
 SITES: Final = 70
@@ -218,7 +221,6 @@ def test_one_of_twelve_thousand_addresses_is_found_by_typing(browser: Browser, l
         assert clicks.count == 1
 
 
-@pytest.mark.slow
 def test_page_of_fifty_gateways_takes_fifty_milliseconds(large_hub: Waypost) -> None:
     paths = ("/api/v1/gateways?limit=50", "/api/v1/gateways?limit=50&q=777&sort=-name", "/api/v1/fleet")
     for path in paths:
@@ -260,14 +262,12 @@ def within_budget(found: dict[str, float]) -> bool:
     return all(found[name] <= limit for name, limit in limits.items())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", ["", "#/addresses", "#/devices"])
 def test_large_gateway_costs_a_tab_few_bytes(browser: Browser, large_gateway: Waypost, page: str) -> None:
     found = measure(browser, large_gateway, page)
     assert within_budget(found), found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", ["", "#/fleet?show=behind", "#/alerts"])
 def test_large_hub_costs_a_tab_few_bytes(browser: Browser, large_hub: Waypost, page: str) -> None:
     found = measure(browser, large_hub, page)

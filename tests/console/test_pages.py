@@ -120,7 +120,8 @@ def test_keys_of_pages_are_unique(app: ConsoleApp) -> None:
     assert sorted(set(keys)) == sorted(keys)
 
 
-@pytest.mark.parametrize("look", [LIGHT, pytest.param(DARK_NARROW, marks=pytest.mark.slow)], ids=lambda look: look.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [LIGHT, DARK_NARROW], ids=lambda look: look.name)
 def test_keyboard_reaches_everything_and_the_focus_is_seen(
     browser: Browser, base: str, app: ConsoleApp, look: Look
 ) -> None:
