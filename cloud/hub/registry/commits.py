@@ -104,18 +104,17 @@ class RegistryCommits:
 
     def confirmed_version(self, table: str) -> int:
         """Return the highest version of this hub's table known to be on disk; -1 without one."""
-        mine = commits.c.writer.in_(sorted(self._writer.own)) & (commits.c.table_name == table)
-        query = sa.select(sa.func.max(commits.c.version)).where(mine)
-        found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
-        return -1 if found is None else int(found)
+        return self._highest_version(table, commits.c.writer.in_(sorted(self._writer.own)))
 
     def landed_version(self, table: str) -> int:
         """Return the version of a table of this hub's lake that has all confirmed commits, also of other hubs; -1
         without one."""
         lake = sa.select(writers.c.lake).where(writers.c.id == self._writer.id).scalar_subquery()
         there = sa.select(writers.c.id).where(writers.c.lake == lake)
-        mine = commits.c.writer.in_(there) & (commits.c.table_name == table)
-        query = sa.select(sa.func.max(commits.c.version)).where(mine)
+        return self._highest_version(table, commits.c.writer.in_(there))
+
+    def _highest_version(self, table: str, of: sa.ColumnElement[bool]) -> int:
+        query = sa.select(sa.func.max(commits.c.version)).where(of, commits.c.table_name == table)
         found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
         return -1 if found is None else int(found)
 

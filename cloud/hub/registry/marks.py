@@ -83,7 +83,7 @@ class Marks:
         return found
 
     def load(self, tx: sa.Connection, keys: Collection[Key]) -> Mapping[Key, GatewayMarks]:
-        """Read the marks of gateways that are not known, and cache them."""
+        """Read the marks of gateways, and cache them."""
         found = _read(tx, keys)
         for key, marks_of_gateway in found.items():
             self.keep(key, marks_of_gateway)
