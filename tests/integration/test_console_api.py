@@ -13,7 +13,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from edge.appliance.accounts.importing import STEP_USERS_MAX
-from edge.appliance.messages.cli import read_events
+from edge.remote.client import read_events
 from tests.support.command import output_of
 from tests.support.configured_gateway import address, basic, gateway_with, resources, user
 from tests.support.http_client import Answer, ask
@@ -89,7 +89,7 @@ def tracing(gateway: Waypost, name: str, **query: Any) -> Iterator[Iterator[tupl
         connection.request("GET", f"/api/v1/trace?{urlencode(query)}", headers=fields)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
-        yield ((event, json.loads(data)) for event, data in read_events(answer))
+        yield ((event.name, event.data) for event in read_events(answer))
 
 
 def test_trace_in_a_page_ends_by_itself(gateway: Waypost) -> None:
