@@ -22,7 +22,7 @@ from spark import schemas
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of rows that a task gathers before it writes the largest part. Some copies of that are its memory."""
 SPLIT_ROWS: Final = 5_000
 """Rows from which on a file of windows ends with a window, so that the next fold rewrites few files."""
@@ -79,6 +79,7 @@ class TaskWriter:
                         yield self._write_files(*held.pop_largest())
         while held:
             yield self._write_files(*held.pop_largest())
+        pa.default_memory_pool().release_unused()  # Spark keeps its workers, and the next task may run in another one
 
     def _write_files(self, partition: Partition, rows: pa.Table) -> pa.RecordBatch:
         files = [self._write_file(partition, part) for part in self._split(rows)]
