@@ -117,8 +117,9 @@ def run(
         gather_ms, registry = settings.gather_milliseconds, settings.registry
         quotas, oidc = settings.quotas, settings.oidc
         configuration = HubConfiguration(
-            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc
-        )
+            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc,
+            settings.applications,
+        )  # fmt: skip
         try:
             serve(configuration, partial(_ready, data, "" if dev else "s"))
         finally:

@@ -99,6 +99,9 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     """Validity of a gateway's certificate in days."""
     names: Restart[tuple[str, ...]] = ()
     """Names and addresses of the hub for gateways, in addition to the machine's own."""
+    applications: Restart[bool] = True
+    """Serve address spaces to applications. Their messages are in the data directory: turn this off where the data
+    directory does not outlive the hub, as in a pod."""
     ocsp_url: Restart[Annotated[str, msgspec.Meta(pattern=r"^https?://[!-~]+$")] | None] = None
     """URL of the OCSP service, written into every certificate that the hub's authority signs:
     ``http://HOST/enrolment/ocsp``. For programs without the revocation list."""

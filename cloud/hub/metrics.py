@@ -57,7 +57,9 @@ class _HubCollector(Collector):
         copies: Copies,
         commands: Callable[[], CommandFigures],
         desired: DesiredConfigurations | None,
+        connections: Callable[[], int],
     ) -> None:
+        self._connections = connections
         self._desired = desired
         self._fleet = fleet
         self._committer = committer
@@ -70,6 +72,7 @@ class _HubCollector(Collector):
         for name, (metric, text) in COUNTERS.items():
             yield CounterMetricFamily(metric, text, value=totals[name])
         gauges = {
+            "waypost_hub_connections": ("Open AMQP connections of this hub", self._connections()),
             "waypost_hub_gateways_connected": ("Gateways connected", self._fleet.connected),
             "waypost_hub_gateways_known": ("Gateways known", len(self._fleet.gateways)),
             "waypost_hub_pending_bytes": ("Bytes gathered and not yet on disk", self._committer.pending_bytes),
@@ -156,10 +159,12 @@ class Metrics:
         health: HubHealth,
         copies: Copies,
         commands: Callable[[], CommandFigures],
-        desired: DesiredConfigurations | None = None,
+        desired: DesiredConfigurations | None,
+        *,
+        connections: Callable[[], int],
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_HubCollector(fleet, committer, health, copies, commands, desired))
+        self.registry.register(_HubCollector(fleet, committer, health, copies, commands, desired, connections))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "Duration of a landing, up to its confirmation",

@@ -74,6 +74,8 @@ class HubConfiguration:
     """None for a folder of the data directory."""
     oidc: TokenIssuer | None = None
     """Issuer of the users' tokens; None if they have passwords."""
+    applications: bool = True
+    """Serve address spaces to applications."""
 
 
 class ListenerCredentials(NamedTuple):

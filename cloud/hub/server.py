@@ -109,6 +109,9 @@ STOPPING = "the hub stops"
 HEALTH_EVERY_S = 5.0
 """Interval of logging new and solved problems; the API shows them at once."""
 
+NO_APPLICATIONS = "this hub serves no applications (`applications: false`): its data directory ends with it"
+"""Reason for refused connections of applications."""
+
 FAREWELL_S = 1.0
 """Maximum wait for the last acknowledgements to be written."""
 
@@ -163,6 +166,7 @@ class HubServer:
             self._copies,
             lambda: self._commands.figures,
             self._desired,
+            connections=lambda: len(self._connections.listener.drivers),
         )
         self._service = HubService(
             self._fleet,
@@ -522,6 +526,8 @@ class HubServer:
         self, peer: HubPeer, engine: Engine, driver: ConnectionDriver, credentials: SaslCredentials | None
     ) -> AmqpSession:
         """Make the session of an application in its tenant's space. Raises `PeerNotServed`."""
+        if not self._configuration.applications:
+            raise PeerNotServed(NO_APPLICATIONS)
         space = self._spaces.get(peer.tenant)
         if space is None:
             if self._issuer is not None:

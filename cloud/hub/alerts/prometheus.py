@@ -1,4 +1,7 @@
-"""Prometheus' file of the alert rules: `python -m cloud.hub.alerts.prometheus > cloud/deploy/alerts.yaml`."""
+"""Prometheus' file of the alert rules, for Prometheus itself and for the Helm chart:
+
+`python -m cloud.hub.alerts.prometheus | tee cloud/deploy/alerts.yaml > cloud/deploy/chart/files/alerts.yaml`.
+"""
 
 from __future__ import annotations
 

@@ -12,44 +12,18 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloud.hub import metrics as hub_metrics
 from cloud.hub.alerts.prometheus import rules_file
 from cloud.hub.alerts.rules import OF_GATEWAYS, RULES, AlertRule, Comparison, Measure, prometheus_duration
-from cloud.proof.cli import _metrics
-from cloud.proof.proof import Proof
 from edge.appliance.console.metrics import exposition
-from tests.support.console_status import FULL, SOON, STATUS
+from tests.support.console_status import STATUS
+from tests.support.exposed_metrics import BRIDGE, exposed_metrics
 
-FILE = Path(__file__).parents[3] / "cloud" / "deploy" / "alerts.yaml"
-
-BRIDGE: dict[str, object] = {
-    "room_bytes": 1_000,
-    "autonomy_hours": 3.5,
-    "connectors": [
-        {
-            "name": "hub",
-            "state": "connected",
-            "backlog_messages": 7,
-            "backlog_bytes": 700,
-            "backlog_oldest_at": 1.0,
-            "accepted": 40,
-            "manifest_waiting": 2,
-        }
-    ],
-}
+DEPLOY = Path(__file__).parents[3] / "cloud" / "deploy"
+FILE = DEPLOY / "alerts.yaml"
 
 
 def rules() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]]
-
-
-def exposed() -> set[str]:
-    """Return the names of the metrics of a gateway, a hub and a proof."""
-    status = {**STATUS, "bridge": BRIDGE, "problems": [FULL, SOON], "ledger": {"expired": 3}}
-    text = exposition(lambda: status).decode() + _metrics(Proof(), 1_000.0)
-    names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
-    hub = Path(hub_metrics.__file__).read_text()
-    return names | set(re.findall(r'"(waypost_hub_\w+)"', hub))
 
 
 def test_connector_figures_are_metrics() -> None:
@@ -74,15 +48,16 @@ def test_connector_figures_are_metrics() -> None:
 def test_rule_uses_existing_metrics_and_has_a_next_step(rule: dict[str, Any]) -> None:
     asked = set(re.findall(r"\bwaypost_\w+\b", rule["expr"].replace("waypost_(hub_)?problem", "waypost_problem")))
     assert asked
-    assert asked <= exposed(), asked - exposed()
+    assert asked <= exposed_metrics(), asked - exposed_metrics()
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert set(rule["annotations"]) == {"summary", "next_step"}
     assert re.fullmatch(r"[0-9]+[smh]", rule.get("for", "0s"))
 
 
 def test_file_is_made_from_the_rules() -> None:
-    """Write it again after a change: python -m cloud.hub.alerts.prometheus > cloud/deploy/alerts.yaml."""
+    """Write both again after a change: see `cloud.hub.alerts.prometheus`."""
     assert FILE.read_text() == rules_file()
+    assert (DEPLOY / "chart" / "files" / "alerts.yaml").read_text() == rules_file()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -1,0 +1,106 @@
+{{- define "waypost-hub.name" -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "waypost-hub.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "waypost-hub.common" . }}
+{{- end -}}
+
+{{- define "waypost-hub.common" -}}
+app.kubernetes.io/name: waypost-hub
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "waypost-hub.selector" -}}
+{{ include "waypost-hub.common" . }}
+app.kubernetes.io/component: hub
+{{- end -}}
+
+{{- define "waypost-hub.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "waypost-hub.analyticsImage" -}}
+{{ .Values.analytics.image.repository }}:{{ .Values.analytics.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "waypost-hub.database" -}}
+{{ include "waypost-hub.name" . }}-registry
+{{- end -}}
+
+{{- define "waypost-hub.registryUrl" -}}
+{{- if .Values.registry.url -}}
+{{- .Values.registry.url -}}
+{{- else if .Values.cloudNativePg.enabled -}}
+postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
+{{- else -}}
+{{- fail "registry.url is missing: replicas share a registry in PostgreSQL (or set cloudNativePg.enabled)" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Secret with the password of the registry; empty if it needs none. */}}
+{{- define "waypost-hub.registrySecret" -}}
+{{- if .Values.registry.existingSecret -}}
+{{- .Values.registry.existingSecret -}}
+{{- else if and .Values.cloudNativePg.enabled (not .Values.registry.url) -}}
+{{ include "waypost-hub.database" . }}-app
+{{- end -}}
+{{- end -}}
+
+{{/* Environment of a process that opens the lake. */}}
+{{- define "waypost-hub.lakeEnvironment" -}}
+- {name: AWS_REGION, value: {{ .Values.lake.region | quote }}}
+{{- with .Values.lake.endpoint }}
+- {name: AWS_ENDPOINT_URL, value: {{ . | quote }}}
+{{- end }}
+{{- with .Values.lake.existingSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: AWS_ACCESS_KEY_ID}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: AWS_SECRET_ACCESS_KEY}}
+{{- end }}
+{{- end -}}
+
+{{/* Environment of a process that opens the registry, too. */}}
+{{- define "waypost-hub.environment" -}}
+{{ include "waypost-hub.lakeEnvironment" . }}
+{{- with include "waypost-hub.registrySecret" . }}
+- name: PGPASSWORD
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.registry.passwordKey }}}}
+{{- end }}
+{{- end -}}
+
+{{- define "waypost-hub.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .user }}
+runAsGroup: {{ .user }}
+fsGroup: {{ .user }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "waypost-hub.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Resource `Hub`: fields of `hub`, and those that the chart sets. */}}
+{{- define "waypost-hub.configuration" -}}
+{{- $spec := deepCopy .Values.hub -}}
+{{- $_ := set $spec "names" .Values.names -}}
+{{- $_ := set $spec "lake" .Values.lake.place -}}
+{{- $_ := set $spec "registry" (include "waypost-hub.registryUrl" .) -}}
+{{- $_ := set $spec "authority" (dict "certificate" "/etc/waypost/authority/tls.crt" "key" "/etc/waypost/authority/tls.key") -}}
+{{- $_ := set $spec "applications" false -}}
+{{- toYaml (dict "apiVersion" "waypost/v1" "kind" "Hub" "spec" $spec) -}}
+{{- end -}}
+
+{{/* Ports of the hub's containers. */}}
+{{- define "waypost-hub.ports" -}}
+- {name: amqps, containerPort: 5671}
+- {name: https, containerPort: 8443}
+{{- end -}}

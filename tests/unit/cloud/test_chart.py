@@ -1,0 +1,229 @@
+"""Helm chart of the hubs: values are checked and documented, pods have no rights, and named metrics exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from cloud.hub.configuration import parse
+from tests.support.exposed_metrics import exposed_metrics
+from tests.support.helm import CHART, EVERYTHING, SMALLEST, render, run_helm
+
+DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
+
+
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return found
+
+
+def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return values as Helm merges them."""
+    both = {
+        name: merged(base[name], value) if isinstance(value, dict) and isinstance(base.get(name), dict) else value
+        for name, value in more.items()
+    }
+    return {**base, **both}
+
+
+def metrics_in(text: str) -> set[str]:
+    """Return the Waypost metrics that expressions name, a histogram by its own name."""
+    return set(re.findall(r"\bwaypost_\w+\b", text))
+
+
+def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]["query"]
+
+
+def named(name: str, exposed: set[str]) -> bool:
+    """Return whether a metric is exposed, also as a counter or a part of a histogram."""
+    return bool({name, name.removesuffix("_total"), name.removesuffix("_bucket")} & exposed)
+
+
+class TestValues:
+    @pytest.mark.parametrize("values", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+    def test_examples_are_accepted(self, values: dict[str, Any]) -> None:
+        jsonschema.validate(merged(defaults(), values), schema())
+
+    def test_every_value_is_in_the_schema(self) -> None:
+        def missing(values: dict[str, Any], part: dict[str, Any], path: str) -> Iterator[str]:
+            part = schema()["definitions"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            for name, value in values.items():
+                inner = part.get("properties", {}).get(name)
+                if inner is None and "properties" in part:
+                    yield f"{path}{name}"
+                elif isinstance(value, dict) and inner is not None:
+                    yield from missing(value, inner, f"{path}{name}.")
+
+        assert list(missing(defaults(), schema(), "")) == []
+
+    def test_required_values_have_no_default(self) -> None:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(defaults(), schema())
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"lake": {"place": "/var/lib/lake"}},
+            {"registry": {"url": "sqlite:////registry.db"}},
+            {"registry": {"url": "postgresql://waypost:secret@postgres/waypost"}},
+            {"hub": {"applications": True}},
+            {"hub": {"registry": "postgresql://other"}},
+            {"names": []},
+            {"replica": 3},
+            {"autoscaling": {"connections": 20_001}},
+        ],
+        ids=str,
+    )
+    def test_values_that_cannot_work_are_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(merged(merged(defaults(), SMALLEST), wrong), schema())
+
+    def test_version_is_that_of_the_product(self) -> None:
+        version = re.search(r'^VERSION = "(.*)"$', (CHART.parents[2] / "bridge" / "version.py").read_text(), re.M)
+        assert version is not None
+        chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        assert chart["appVersion"] == version[1]
+
+
+class TestMetrics:
+    @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+    def test_dashboard_names_existing_metrics(self, path: Path) -> None:
+        dashboard, exposed = json.loads(path.read_text()), exposed_metrics()
+        names = {name for text in expressions(dashboard) for name in metrics_in(text)}
+        assert names
+        assert [name for name in sorted(names) if not named(name, exposed)] == []
+
+    @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+    def test_panels_have_places_and_identities_of_their_own(self, path: Path) -> None:
+        dashboard = json.loads(path.read_text())
+        assert dashboard["uid"] == f"waypost-{path.stem}"
+        taken: set[tuple[int, int]] = set()
+        for panel in dashboard["panels"]:
+            grid = panel["gridPos"]
+            cells = {(grid["x"] + x, grid["y"] + y) for x in range(grid["w"]) for y in range(grid["h"])}
+            assert grid["x"] + grid["w"] <= 24
+            assert not cells & taken
+            taken |= cells
+        ids = [panel["id"] for panel in dashboard["panels"]]
+        assert len(set(ids)) == len(ids)
+
+    def test_there_is_one_for_each_part(self) -> None:
+        assert [path.stem for path in DASHBOARDS] == ["fleet", "gateway", "hub", "lake"]
+
+    def test_autoscaler_names_existing_metrics(self) -> None:
+        names = metrics_in((CHART / "templates" / "hpa.yaml").read_text())
+        assert names == {"waypost_hub_landing_oldest_seconds", "waypost_hub_connections"}
+        assert names <= exposed_metrics()
+
+
+def pod_specs(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for each in resources:
+        if each["kind"] == "Deployment":
+            found.append(each["spec"]["template"]["spec"])
+        elif each["kind"] == "CronJob":
+            found.append(each["spec"]["jobTemplate"]["spec"]["template"]["spec"])
+    return found
+
+
+def only(resources: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    [found] = [each for each in resources if each["kind"] == kind]
+    return found
+
+
+class TestRendered:
+    """Needs Helm."""
+
+    @pytest.mark.parametrize("values", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+    def test_lint_finds_nothing(self, values: dict[str, Any], tmp_path: Path) -> None:
+        done = run_helm("lint", "--strict", str(CHART), values=values, folder=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def test_pods_have_no_rights(self, tmp_path: Path) -> None:
+        values = merged(EVERYTHING, {"analytics": {"enabled": False}, "maintain": {"enabled": True}})
+        specs = pod_specs(render(values, tmp_path))
+        assert len(specs) == 3
+        for spec in specs:
+            assert spec["automountServiceAccountToken"] is False
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            for container in spec["containers"]:
+                security = container["securityContext"]
+                assert security["readOnlyRootFilesystem"] is True
+                assert security["allowPrivilegeEscalation"] is False
+                assert security["capabilities"] == {"drop": ["ALL"]}
+                assert "memory" in container["resources"]["limits"]
+
+    def test_hub_accepts_its_configuration(self, tmp_path: Path) -> None:
+        values = merged(SMALLEST, {"hub": {"certificateDays": 30, "tenantQuota": {"gateways": 20_000}}})
+        text = only(render(values, tmp_path), "ConfigMap")["data"]["hub.yaml"]
+        settings = parse(text.encode(), "hub.yaml")
+        assert settings.lake == "s3://fleet/lake"
+        assert settings.names == ("hub.example",)
+        assert settings.applications is False
+        assert settings.certificate_days == 30
+        folder = Path("/etc/waypost/authority")
+        assert settings.authority_files == (folder / "tls.crt", folder / "tls.key")
+
+    def test_pod_is_given_time_to_leave(self, tmp_path: Path) -> None:
+        values = merged(SMALLEST, {"drain": {"endpointSeconds": 7, "terminationSeconds": 60}})
+        spec = only(render(values, tmp_path), "Deployment")["spec"]["template"]["spec"]
+        assert spec["terminationGracePeriodSeconds"] == 67
+        assert spec["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+
+    def test_pods_restart_with_a_changed_configuration(self, tmp_path: Path) -> None:
+        def checksum(values: dict[str, Any]) -> str:
+            template = only(render(values, tmp_path), "Deployment")["spec"]["template"]
+            return str(template["metadata"]["annotations"]["checksum/configuration"])
+
+        assert checksum(SMALLEST) == checksum(SMALLEST)
+        assert checksum(SMALLEST) != checksum(merged(SMALLEST, {"names": ["other.example"]}))
+
+    def test_registry_of_the_operator_is_used(self, tmp_path: Path) -> None:
+        resources = render(EVERYTHING, tmp_path)
+        [text] = [each["data"]["hub.yaml"] for each in resources if "hub.yaml" in each.get("data", {})]
+        settings = parse(text.encode(), "hub.yaml")
+        assert settings.registry is not None
+        assert settings.registry.host == f"{only(resources, 'Cluster')['metadata']['name']}-rw"
+        container = only(resources, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+        [password] = [each for each in container["env"] if each["name"] == "PGPASSWORD"]
+        assert password["valueFrom"]["secretKeyRef"] == {"name": "fleet-registry-app", "key": "password"}
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"registry": {"url": ""}}, "registry.url is missing"),
+            ({"monitoring": {"serviceMonitor": {"enabled": True}}}, "needs oauth2 or basicAuth"),
+            ({"console": {"ingress": {"enabled": True}}}, "console.ingress.host is missing"),
+            ({"console": {"httpRoute": {"enabled": True, "host": "a.example"}}}, "parentRefs is missing"),
+            ({"maintain": {"enabled": True}, "analytics": {"enabled": True}}, "turn one off"),
+        ],
+    )
+    def test_missing_value_is_named(self, more: dict[str, Any], said: str, tmp_path: Path) -> None:
+        done = run_helm("template", "fleet", str(CHART), values=merged(SMALLEST, more), folder=tmp_path)
+        assert done.returncode != 0
+        assert said in done.stderr
+
+    def test_rules_and_dashboards_are_the_files(self, tmp_path: Path) -> None:
+        resources = render(EVERYTHING, tmp_path)
+        rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+        assert only(resources, "PrometheusRule")["spec"] == rules
+        boards = [each for each in resources if each["kind"] == "ConfigMap" and "dashboard" in each["metadata"]["name"]]
+        texts = {text for each in boards for text in each["data"].values()}
+        assert texts == {path.read_text() for path in DASHBOARDS}
