@@ -18,9 +18,15 @@ from launcher.package_sets import sets_of
 from launcher.steps import SetUpError, say
 
 PROGRAM = "edge.appliance.main"
-IN_CHECKOUT = {"demo": "tests.demo", "test": "tests", "bench": "tests.bench", "docs": "docs.generate"}
+IN_CHECKOUT = {
+    "demo": "tests.demo",
+    "hub cluster-demo": "tests.demo.cluster",
+    "test": "tests",
+    "bench": "tests.bench",
+    "docs": "docs.generate",
+}
 """Commands that only a checkout has, with the modules that run them."""
-WRITES = {"tests.demo", "docs.generate"}
+WRITES = {"tests.demo", "tests.demo.cluster", "docs.generate"}
 """Modules that write to a folder of the caller's, so they stay in the caller's working directory."""
 HELP_NEEDS = ("click", "msgspec", "rich", "yaml")
 
@@ -29,8 +35,10 @@ def start(python: Path, root: Path, search: str, words: Sequence[str]) -> NoRetu
     """Become the command. `search` is its PYTHONPATH."""
     module = PROGRAM
     arguments = list(words)
-    if words and words[0] in IN_CHECKOUT:
-        module = IN_CHECKOUT[arguments.pop(0)]
+    count = next((count for count in (2, 1) if " ".join(words[:count]) in IN_CHECKOUT), 0)
+    if count:
+        module = IN_CHECKOUT[" ".join(words[:count])]
+        del arguments[:count]
         search = f"{root}:{search}" if search else str(root)
         if module not in WRITES:
             os.chdir(root)

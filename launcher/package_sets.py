@@ -72,6 +72,7 @@ OF_COMMAND = {
     "flash": (PackageSet.IMAGES,),
     "balena": (PackageSet.IMAGES,),
     "demo": (PackageSet.GATEWAY, PackageSet.HUB, PackageSet.ANALYTICS),
+    "hub cluster-demo": (PackageSet.DEVELOPMENT,),
     "docs": (PackageSet.DOCS,),
     "test": (PackageSet.DEVELOPMENT,),
     "bench": (PackageSet.DEVELOPMENT,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +23,12 @@ class Landed:
 
 
 class Lake:
-    """Lake in a folder. Blocks: call it from a worker thread."""
+    """Lake in a folder or a bucket. Blocks: call it from a worker thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, place: Path | str, options: Mapping[str, str] | None = None) -> None:
+        """`options`: deltalake's options of a bucket."""
+        self._place = str(place)
+        self._options = dict(options) if options is not None else None
         self._telemetry: DeltaTable | None = None
 
     def landed(self) -> Landed:
@@ -64,7 +67,7 @@ class Lake:
 
     def _open(self, name: str) -> DeltaTable | None:
         try:
-            return DeltaTable(self._folder / name)
+            return DeltaTable(f"{self._place}/{name}", storage_options=self._options)
         except TableNotFoundError:
             return None
 

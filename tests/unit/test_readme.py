@@ -99,7 +99,7 @@ def test_links_lead_to_files(page: Path) -> None:
     ("page", "words"), COMMAND_LINES, ids=lambda each: each if isinstance(each, str) else " ".join(each)
 )
 def test_every_command_exists_with_its_options(page: str, words: list[str]) -> None:
-    if words[0] in {*IN_CHECKOUT, "COMMAND"}:
+    if {words[0], " ".join(words[:2])} & {*IN_CHECKOUT, "COMMAND"}:
         return
     assert words[0] in COMMANDS, f"{page}: no command {words[0]}"
     command = load(words[0], COMMANDS[words[0]])

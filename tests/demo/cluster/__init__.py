@@ -1,0 +1,1 @@
+"""`./waypost hub cluster-demo`: hubs as replicas on one machine, with what they share."""
