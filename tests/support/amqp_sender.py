@@ -27,11 +27,18 @@ class AmqpSender:
     """One link of one connection."""
 
     def __init__(
-        self, port: int, name: str, target: str, capabilities: Sequence[str] = (), tls: ssl.SSLContext | None = None
+        self,
+        port: int,
+        name: str,
+        target: str,
+        capabilities: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
+        *,
+        host: str = "127.0.0.1",
     ) -> None:
         """With `tls` the client presents the certificate of that context (SASL EXTERNAL)."""
         self.engine = Engine(container_id=name, server=False, sasl=None if tls is None else SaslClient(external=True))
-        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.socket = socket.create_connection((host, port), WAIT_S)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.setblocking(False)

@@ -28,7 +28,7 @@ def missing() -> str | None:
     if not os.environ.get("WAYPOST_IMAGE"):
         return "WAYPOST_IMAGE names no image that `waypost image container analytics` made and the cluster can start"
     try:
-        _kubectl("get", "--raw", "/readyz")
+        kubectl("get", "--raw", "/readyz")
     except FileNotFoundError:
         return "kubectl is not installed"
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
@@ -47,28 +47,24 @@ class KubernetesCluster:
         self.configuration: Final = folder / "kubeconfig"
         """Configuration (`KUBECONFIG`) of a service account with the driver's role."""
         folder.mkdir()
-        self._server: str = self._view()["clusters"][0]["cluster"]["server"]
 
     @property
     def master(self) -> str:
         """Return Spark's URL of the cluster."""
-        return f"k8s://{self._server}"
+        return f"k8s://{_server_of(_view())}"
 
     @property
     def address(self) -> str:
-        """Return the address of this machine that the cluster reaches: the one with a route to the API server."""
-        server = urlsplit(self._server)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
-            route.connect((server.hostname, server.port or 443))
-            return str(route.getsockname()[0])
+        """Return the address of this machine that the cluster reaches."""
+        return local_address()
 
     def __enter__(self) -> Self:
-        _kubectl("create", "namespace", self.namespace)
+        kubectl("create", "namespace", self.namespace)
         self.secret.write_text(secrets.token_hex(32))
         self.secret.chmod(0o600)
         self._within("create", "secret", "generic", "waypost-spark", f"--from-file=secret={self.secret}")
         self._within("apply", "--filename", str(ROLE))
-        view = self._view()
+        view = _view()
         view["users"] = [
             {"name": user["name"], "user": {"token": self._within("create", "token", "waypost-driver").strip()}}
             for user in view["users"]
@@ -78,7 +74,7 @@ class KubernetesCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _kubectl("delete", "namespace", self.namespace, f"--timeout={DELETED_S}s", timeout_s=2 * DELETED_S)
+        kubectl("delete", "namespace", self.namespace, f"--timeout={DELETED_S}s", timeout_s=2 * DELETED_S)
 
     def executors(self) -> dict[str, str]:
         """Return the phases of executors by the names of their pods."""
@@ -94,14 +90,27 @@ class KubernetesCluster:
         return self._within("get", "pods,events", "--output", "wide")
 
     def _within(self, *arguments: str) -> str:
-        return _kubectl("--namespace", self.namespace, *arguments)
-
-    @staticmethod
-    def _view() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(_kubectl("config", "view", "--minify", "--raw", "--output", "json"))
-        return found
+        return kubectl("--namespace", self.namespace, *arguments)
 
 
-def _kubectl(*arguments: str, timeout_s: float = ANSWER_S) -> str:
+def _view() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(kubectl("config", "view", "--minify", "--raw", "--output", "json"))
+    return found
+
+
+def _server_of(view: dict[str, Any]) -> str:
+    return str(view["clusters"][0]["cluster"]["server"])
+
+
+def local_address() -> str:
+    """Return the address of this machine that the cluster reaches: the one with a route to the API server."""
+    server = urlsplit(_server_of(_view()))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        route.connect((server.hostname, server.port or 443))
+        return str(route.getsockname()[0])
+
+
+def kubectl(*arguments: str, timeout_s: float = ANSWER_S) -> str:
+    """Run kubectl; return its output."""
     command = ["kubectl", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True).stdout

@@ -41,7 +41,8 @@ def binaries() -> Path | None:
 class Postgres:
     """Server that can be stopped, killed and restarted. A context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, elsewhere: str = "") -> None:
+        """`elsewhere`: a network from which the user `careful` may connect, too."""
         found = binaries()
         assert found is not None
         self._binaries = found
@@ -54,7 +55,8 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._schemas = 0
         self._run("initdb", "-D", str(self._data), "-U", "waypost", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
-        (self._data / "pg_hba.conf").write_text(HBA)
+        more = f"host all careful {elsewhere} scram-sha-256\n" if elsewhere else ""
+        (self._data / "pg_hba.conf").write_text(HBA + more)
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
