@@ -1,6 +1,6 @@
 """Hubs of the chart are replaced under traffic: every message is in the lake once.
 
-Needs a cluster whose pods reach this machine, and an image of the hub:
+Needs a cluster with pods that reach this machine, and an image of the hub:
 ``KUBECONFIG=FILE WAYPOST_HUB_IMAGE=waypost-hub:0.1.0 ./waypost test tests/fault/test_rolling_hubs.py -m slow -s``
 """
 

@@ -14,7 +14,7 @@ from tests.demo.ports import free_ports
 from tests.demo.processes import Child
 
 READY_PATH: Final = "/"
-"""Page of a hub that asks for neither bucket nor registry."""
+"""Page of a hub that depends on neither bucket nor registry."""
 STOP_S: Final = 10.0
 
 

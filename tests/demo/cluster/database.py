@@ -18,6 +18,8 @@ STANDBY: Final = "standby"
 """Name under which the standby connects, and which the primary waits for."""
 STOP_S: Final = 20.0
 """Longest end of a server after SIGINT, which ends its sessions."""
+IMMEDIATELY: Final = "QUIT"
+"""Signal that ends a server and its sessions at once; after SIGKILL its shared memory would stay."""
 SMALL: Final = ("shared_buffers=32MB", "unix_socket_directories=", "listen_addresses=127.0.0.1")
 
 
@@ -64,7 +66,9 @@ class Database:
     async def _serve(self, name: str, data: str, port: int) -> Child:
         options = [word for setting in (*SMALL, f"port={port}") for word in ("-c", setting)]
         command = [str(self._launcher.programs.postgresql / "postgres"), "-D", data, *options]
-        server = await self._launcher.start(name, command, user=self._user, folder=self._folder)
+        server = await self._launcher.start(
+            name, command, user=self._user, folder=self._folder, last_signal=IMMEDIATELY
+        )
         self._servers.append(server)
 
         async def answers() -> bool:

@@ -35,11 +35,12 @@ class Launcher:
         environment: Mapping[str, str] | None = None,
         user: str | None = None,
         folder: Path | None = None,
+        last_signal: str = "KILL",
     ) -> Child:
-        """Start a process, as another user if one is given. SIGQUIT ends it with the demo."""
+        """Start a process, as another user if one is given. The kernel sends `last_signal` when the demo is killed."""
         path = os.pathsep.join(filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH", "")]))
         setpriv = str(self.programs.setpriv)
-        words = [setpriv, "--pdeathsig", "QUIT", *command]
+        words = [setpriv, "--pdeathsig", last_signal, *command]
         if user is not None:
             words = [setpriv, f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups", *words]
         settings = {"PYTHONPATH": path, **(environment or {})}

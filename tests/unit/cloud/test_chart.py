@@ -171,13 +171,14 @@ class TestRendered:
                 assert "memory" in container["resources"]["limits"]
 
     def test_hub_accepts_its_configuration(self, tmp_path: Path) -> None:
-        values = merged(SMALLEST, {"hub": {"certificateDays": 30, "tenantQuota": {"gateways": 20_000}}})
+        values = merged(SMALLEST, {"hub": {"certificateDays": 30, "tenantQuota": {"waitingBytes": 134_217_728}}})
         text = only(render(values, tmp_path), "ConfigMap")["data"]["hub.yaml"]
         settings = parse(text.encode(), "hub.yaml")
         assert settings.lake == "s3://fleet/lake"
         assert settings.names == ("hub.example",)
         assert settings.applications is False
         assert settings.certificate_days == 30
+        assert settings.tenant_quota.waiting_bytes == 134_217_728
         folder = Path("/etc/waypost/authority")
         assert settings.authority_files == (folder / "tls.crt", folder / "tls.key")
 
