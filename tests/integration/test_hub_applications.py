@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from proton import Message, Timeout
@@ -154,3 +155,16 @@ def test_rhea_receives_copies(running: Waypost) -> None:
 def missed(running: Waypost) -> float:
     lines = ask(running, "GET", "/metrics").body.decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("waypost_hub_copies_missed_total"))
+
+
+def test_hub_without_applications_refuses_them_and_serves_gateways(tmp_path: Path) -> None:
+    file = tmp_path / "hub.yaml"
+    file.write_text("{apiVersion: waypost/v1, kind: Hub, spec: {applications: false, gatherMilliseconds: 20}}\n")
+    with hub(tmp_path, "--config", str(file)) as process:
+        with AmqpSender(process.port("amqp"), "application", "queue/tasks") as refused:
+            assert refused.closed
+            assert refused.condition is not None
+            assert "serves no applications" in (refused.condition.description or "")
+        with gateway(process, "gw1") as sender:
+            assert sender.send(batch("plant/1", 0, [b"21.5"])).settled() == [DeliveryState.ACCEPTED]
+            assert "\nwaypost_hub_connections 1.0\n" in ask(process, "GET", "/metrics").body.decode()
