@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 CHART: Final = Path(__file__).parents[2] / "cloud" / "deploy" / "chart"
+KUBERNETES: Final = "1.34.0"
+"""Version to render for."""
 SMALLEST: Final[dict[str, Any]] = {
     "names": ["hub.example"],
     "lake": {"place": "s3://fleet/lake", "existingSecret": "waypost-lake"},
@@ -55,7 +57,7 @@ def run_helm(*arguments: str, values: dict[str, Any], folder: Path) -> subproces
     """Run Helm with a file of values."""
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    command = [helm(), *arguments, "--values", str(file)]
+    command = [helm(), *arguments, "--kube-version", KUBERNETES, "--values", str(file)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
