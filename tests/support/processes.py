@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from tests.demo.ports import free_ports
 from tests.support.command import PROGRAM
 
@@ -161,3 +163,13 @@ def hub(folder: Path, *arguments: str) -> Waypost:
     """Return a development hub on free ports; later arguments win."""
     defaults = ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
     return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), "--dev", *defaults, *arguments)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Return command lines that contain the folder of a program: its children, even orphaned ones."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(folder) in line and process.pid != os.getpid():
+            found.append(line)
+    return found

@@ -17,7 +17,7 @@ from tests.demo.cluster.balancer import HubPorts, configuration
 from tests.demo.cluster.programs import find_programs
 from tests.demo.errors import DemoError
 from tests.demo.ports import free_ports
-from tests.system.test_demo import processes_of
+from tests.support.processes import processes_of
 
 DEMO_S_MAX = 400
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.processes import processes_of
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.spark, pytest.mark.extended]
 DEMO_S_MAX = 300
@@ -38,16 +37,6 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             except subprocess.TimeoutExpired:
                 demo.kill()
                 demo.communicate()
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Return command lines that contain the demo's folder: its children, even orphaned ones."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if str(folder) in line and process.pid != os.getpid():
-            found.append(line)
-    return found
 
 
 def test_everything_acknowledged_is_in_the_lake_once_and_the_report_stands_on_its_own(tmp_path: Path) -> None:

@@ -93,5 +93,5 @@ class Database:
         except psycopg.OperationalError:
             return []
         async with connection:
-            cursor = await connection.execute(text)  # type: ignore[call-overload]
+            cursor = await connection.execute(text)
             return await cursor.fetchall() if cursor.description is not None else []
