@@ -78,12 +78,18 @@ class RollingGateway(threading.Thread):
         except (OSError, AssertionError):
             time.sleep(RETRY_S)
             return None
+        if sender.closed:
+            sender.close()
+            time.sleep(RETRY_S)
+            return None
         self.connections += 1
         return sender
 
     @staticmethod
     def _is_accepted(sender: AmqpSender, body: bytes) -> bool:
         """Send a batch; return whether it was acknowledged."""
+        if sender.closed:
+            return False
         try:
             known = len(sender.outcomes)
             sender.send(body)

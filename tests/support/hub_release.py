@@ -85,9 +85,9 @@ class HubRelease:
         self._within(*words, timeout_s=ROLLED_S + 30)
 
     def pods(self) -> set[str]:
-        """Return the names of the hubs' pods."""
+        """Return the names of the hubs' pods, without those that are leaving."""
         found = json.loads(self._within("get", "pods", "--selector=app.kubernetes.io/component=hub", "--output=json"))
-        return {pod["metadata"]["name"] for pod in found["items"]}
+        return {pod["metadata"]["name"] for pod in found["items"] if "deletionTimestamp" not in pod["metadata"]}
 
     def kill(self, pod: str) -> None:
         """Delete a pod without a grace period: its processes are killed."""
