@@ -232,15 +232,21 @@ def _fence(transaction: TransactionId, last: int) -> bytes:
 
 
 def _create(place: LakePlace, spec: ContractTable) -> DeltaTable:
-    """Create an empty table, durable on return."""
+    """Create an empty table, durable on return; open it if another hub has created it in the meantime."""
     partitions, options = list(spec.partition_by), place.storage_options
-    delta = DeltaTable.create(
-        place.uri,
-        spec.arrow_schema,
-        partition_by=partitions,
-        storage_options=options,
-        configuration={"delta.logRetentionDuration": f"interval {LOG_KEPT_DAYS} days"},
-    )
+    try:
+        delta = DeltaTable.create(
+            place.uri,
+            spec.arrow_schema,
+            partition_by=partitions,
+            storage_options=options,
+            configuration={"delta.logRetentionDuration": f"interval {LOG_KEPT_DAYS} days"},
+        )
+    except DeltaError as refused:
+        try:
+            delta = place.delta()
+        except TableNotFoundError:
+            raise refused from None
     _sync_log(place, 0)
     return delta
 

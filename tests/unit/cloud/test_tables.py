@@ -11,6 +11,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,23 @@ def test_appended_rows_are_read_by_any_reader(tmp_path: Path) -> None:
     delta = DeltaTable(tmp_path / "gateway_status")
     assert delta.count() == 2
     assert delta.metadata().configuration == {"delta.logRetentionDuration": f"interval {LOG_KEPT_DAYS} days"}
+
+
+def test_table_that_another_hub_creates_in_the_meantime_is_opened(tmp_path: Path) -> None:
+    """Replicas start together on an empty lake."""
+    first, delta, missing = LakeTable.open(tmp_path, "gateway_status"), Folder.delta, [TableNotFoundError("not yet")]
+
+    def see_later(place: Folder) -> DeltaTable:
+        if missing:
+            raise missing.pop()
+        return delta(place)
+
+    with mock.patch.object(Folder, "delta", see_later):
+        second = LakeTable.open(tmp_path, "gateway_status")
+    assert second.identity == first.identity
+    assert first.append(state(1), TransactionId("a", 1)) == 1
+    assert second.append(state(2), TransactionId("b", 1)) == 2
+    assert gateways(tmp_path) == ["gw1", "gw2"]
 
 
 def test_torn_last_entry_is_removed(tmp_path: Path) -> None:
