@@ -6,7 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -20,6 +20,14 @@ from cloud.hub.audit_http import audit_routes
 from cloud.hub.audit_trail import AuditTrail, HubAudit
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import FleetState
+from cloud.hub.fleet_documents import (
+    FleetGateway,
+    GatewayMark,
+    HubStatusDocument,
+    HubStatusHead,
+    LandingFault,
+    TenantStatus,
+)
 from cloud.hub.fleet_view import (
     SORTS,
     FleetCondition,
@@ -43,6 +51,7 @@ from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
 from edge.broker.http.assets import StaticAssets
 from edge.broker.http.live import EVENTS, LiveFeed
+from edge.broker.http.openapi import openapi_route
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.queries import choice_of, limit_of, sort_of
 from edge.broker.http.refusal import RequestRefused
@@ -89,6 +98,7 @@ def application(
         HttpRoute("/healthz", api.health, methods=PURE),
         HttpRoute("/", page.respond, methods=PURE),
         *assets.routes,
+        openapi_route(resources.files("cloud.console")),
         HttpRoute(EVENTS, api.scoped(api.events), methods=("GET",)),
         HttpRoute("/metrics", fleet_wide(api.prometheus), methods=PURE),
         HttpRoute("/api/v1/status", api.scoped(api.status), methods=PURE),
@@ -201,7 +211,7 @@ class Api:
             return False
         return True
 
-    def _fault(self, fault: Fault) -> dict[str, Any]:
+    def _fault(self, fault: Fault) -> LandingFault:
         since_us = self._now_us() - int((self._clock() - fault.since_s) * 1_000_000)
         return {"since": since_us // 1_000, "reason": fault.reason}
 
@@ -212,8 +222,8 @@ class Api:
         """Show the status of the hub, or the tenant's part of it."""
         return json_response(self._status(scope))
 
-    def _status(self, scope: Scope) -> dict[str, Any]:
-        head = {
+    def _status(self, scope: Scope) -> HubStatusDocument | TenantStatus:
+        head: HubStatusHead = {
             "version": VERSION,
             "dev": self._dev,
             "now": self._now_us() // 1_000,
@@ -228,7 +238,7 @@ class Api:
                 "totals": {"rows": figures.rows},
                 "rate": figures.rate.history(self._clock()),
             }
-        fleet, committer = self._fleet, self._committer
+        fleet, committer, log = self._fleet, self._committer, logs.figures()
         return {
             **head,
             "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
@@ -248,11 +258,11 @@ class Api:
                 "latency_ms_p99": _milliseconds(fleet.latency_s(0.99)),
                 "latencies_ms": [_milliseconds(one) for one in list(fleet.latencies_s)[-60:]],
             },
-            "tables": fleet.versions,
+            "tables": dict(fleet.versions),
             "loop": {"lag_s": self._health.lag.recent_s, "lag_s_max": self._health.lag.longest_s},
-            "log": logs.figures()._asdict(),
+            "log": {"dropped": log.dropped, "repeated": log.repeated, "stuck_s": log.stuck_s},
             "problems": self._health.problems(),
-            "alerts": self._alerts(),
+            "alerts": dict(self._alerts()),
         }
 
     async def fleet(self, _request: Request, scope: Scope) -> Response:
@@ -313,9 +323,9 @@ class Api:
         return json_response({**_summary(gateway, self._now_us()), **more})
 
 
-def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:
+def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[GatewayMark], int]:
     known = registry.commits.marks(tenant, name)
-    shown = [
+    shown: list[GatewayMark] = [
         {
             "epoch": stream.epoch,
             "address": stream.address,
@@ -340,14 +350,14 @@ def _gateway_query(request: Request) -> tuple[GatewayQuery, str, int]:
     return GatewayQuery(query.get("q", ""), state, selector, sort.name, sort.reverse), after, limit
 
 
-def _summary(seen: SeenGateway, now_us: int) -> dict[str, Any]:
+def _summary(seen: SeenGateway, now_us: int) -> FleetGateway:
     """Return a row of the list. Pages read 50 of them every 5 s, so only a gateway's own page has its rates."""
     gateway = seen.gateway
     newest, status = gateway.newest_received_at, gateway.status or {}
     return {
         "tenant": gateway.tenant,
         "name": gateway.name,
-        "labels": seen.labels,
+        "labels": dict(seen.labels),
         "state": seen.condition.value,
         "why": seen.why or None,
         "next_step": seen.next_step or None,
@@ -362,7 +372,7 @@ def _summary(seen: SeenGateway, now_us: int) -> dict[str, Any]:
         "lag_ms": max(0, now_us - newest) // 1_000 if newest else None,
         "waiting_messages": status.get("backlog_messages"),
         "waiting_bytes": status.get("backlog_bytes"),
-        "status": gateway.status,
+        "status": None if gateway.status is None else dict(gateway.status),
     }
 
 

@@ -27,6 +27,14 @@ from cloud.proof.landed import LandedSequences
 from cloud.proof.proof import prove
 from cloud.proof.statement_check import StatementCheck
 from cloud.proof.statements import ProofFinding
+from cloud.reader.documents import (
+    BalanceDays,
+    BalanceHour,
+    GatewayBalance,
+    OpenBalance,
+    StatementFaultList,
+    StatementFinding,
+)
 from cloud.reader.limits import FINDINGS_SHOWN_MAX, STATEMENTS_CHECKED_MAX
 from cloud.reader.requests import CompletenessDays, GatewayHours, GatewayProof, StatementFaults
 from cloud.reader.tables import EPOCH, LakeTableUnreadable, OpenTable, ReadBudget, ReadRefused, RowFilter, moment_of
@@ -51,12 +59,24 @@ class FoundFaults:
             else:
                 self.left_out += 1
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[StatementFinding]:
         """Return the findings as JSON objects."""
-        return [{**finding._asdict(), "kind": finding.kind.value} for finding in self.shown]
+        return [
+            StatementFinding(
+                kind=each.kind.value,
+                tenant=each.tenant,
+                gateway=each.gateway,
+                epoch=each.epoch,
+                address=each.address,
+                first=each.first,
+                last=each.last,
+                words=each.words,
+            )
+            for each in self.shown
+        ]
 
 
-def read_days(table: OpenTable, read: CompletenessDays) -> dict[str, Any]:
+def read_days(table: OpenTable, read: CompletenessDays) -> BalanceDays:
     """Return the balance of each tenant and day of the table `completeness_hourly`. Raises `ReadRefused`."""
     wanted = RowFilter({"tenant": read.tenant} if read.tenant is not None else {}, "hour", moment_of(read.begin))
     days: defaultdict[tuple[str, datetime.date], Counter[str]] = defaultdict(Counter)
@@ -74,7 +94,10 @@ def read_days(table: OpenTable, read: CompletenessDays) -> dict[str, Any]:
             {
                 "tenant": tenant,
                 "day": day.isoformat(),
-                **{name: found[name] for name in _SUMS},
+                "accepted": found["accepted"],
+                "landed": found["landed"],
+                "waiting": found["waiting"],
+                "unexplained": found["unexplained"],
                 "given_up": _discarded(found),
             }
             for (tenant, day), found in sorted(days.items(), key=lambda item: (item[0][1], item[0][0]), reverse=True)
@@ -88,7 +111,7 @@ def _discarded(found: Counter[str]) -> int:
     return found["accepted"] - found["landed"] - found["waiting"] - found["unexplained"]
 
 
-def read_hours(place: LakePlace, read: GatewayHours) -> dict[str, Any]:
+def read_hours(place: LakePlace, read: GatewayHours) -> GatewayBalance:
     """Return the balance of each hour of a gateway, and the faults of its statements. Raises `ReadRefused`."""
     faults = FoundFaults()
     with _lake_errors():
@@ -117,14 +140,14 @@ def read_hours(place: LakePlace, read: GatewayHours) -> dict[str, Any]:
             given_up=discarded,
         )
         reasons[at].update(line.given_up)
-    rows = [
-        {"hour": at, **_counts(found), "reasons": dict(reasons[at]), "state": _state(found)}
+    rows: list[BalanceHour] = [
+        {"hour": at, **_counts(found, reasons[at]), "state": _state(found)}
         for at, found in sorted(hours.items(), key=lambda item: item[0] or 0)
         if at is not None
     ]
     return {
         "hours": rows,
-        "open": {**_counts(hours[None]), "reasons": dict(reasons[None])} if None in hours else None,
+        "open": _counts(hours[None], reasons[None]) if None in hours else None,
         "statements": sum(map(len, valid.values())),
         "faults": faults.rows(),
         "faults_left_out": faults.left_out,
@@ -152,8 +175,15 @@ def _lines(
         yield from judge(stream, there, mine, stated, SendingState(backlog, lanes=True)).lines
 
 
-def _counts(found: Counter[str]) -> dict[str, int]:
-    return {name: found[name] for name in (*_SUMS, "given_up")}
+def _counts(found: Counter[str], reasons: Counter[str]) -> OpenBalance:
+    return {
+        "accepted": found["accepted"],
+        "landed": found["landed"],
+        "waiting": found["waiting"],
+        "unexplained": found["unexplained"],
+        "given_up": found["given_up"],
+        "reasons": dict(reasons),
+    }
 
 
 def _state(found: Counter[str]) -> str:
@@ -162,7 +192,7 @@ def _state(found: Counter[str]) -> str:
     return "open" if found["waiting"] else "proven"
 
 
-def read_faults(place: LakePlace, read: StatementFaults) -> dict[str, Any]:
+def read_faults(place: LakePlace, read: StatementFaults) -> StatementFaultList:
     """Return missing and forged statements since a day. Raises `ReadRefused`.
 
     Of a large fleet a part of the gateways is checked in each hour.

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud.place.place import LakePlace
+from cloud.reader.documents import GoldPage, GoldTable, GoldTableList, SeriesPage, SeriesRow
 from cloud.reader.limits import CSV_ROWS_MAX, POINTS_MAX, ROWS_DEFAULT, ROWS_MAX, SERIES_MAX
 from cloud.reader.requests import ROLLUPS, GoldRows, SeriesList
 from cloud.reader.tables import GOLD, OpenTable, ReadBudget, ReadRefused, RowFilter, milliseconds, moment_of
@@ -22,11 +23,12 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """First characters by which a spreadsheet takes a text for a formula."""
 
 
-def list_tables(place: LakePlace) -> dict[str, Any]:
+def list_tables(place: LakePlace) -> GoldTableList:
     """Return the gold tables of a lake, with version and age; also those that no job has made yet."""
-    there, found = set(place.tables()), []
+    there = set(place.tables())
+    found: list[GoldTable] = []
     for name, table in GOLD.items():
-        row: dict[str, Any] = {
+        row: GoldTable = {
             "table": name,
             "about": table.about,
             "version": None,
@@ -35,12 +37,12 @@ def list_tables(place: LakePlace) -> dict[str, Any]:
         }
         if name in there:
             opened = OpenTable(place, name)
-            row |= {"version": opened.delta.version(), "written_at": opened.written_at()}
+            row["version"], row["written_at"] = opened.delta.version(), opened.written_at()
         found.append(row)
     return {"tables": found, "make": f"waypost lake run --lake {word(place.uri)}"}
 
 
-def read_rows(table: OpenTable, read: GoldRows) -> bytes | dict[str, Any]:
+def read_rows(table: OpenTable, read: GoldRows) -> bytes | GoldPage:
     """Return a document with columns of rows, or CSV. Raises `ReadRefused`."""
     gold, columns = GOLD[read.table], table.columns
     unknown = [name for name in read.equal if name not in columns]
@@ -66,7 +68,7 @@ def read_rows(table: OpenTable, read: GoldRows) -> bytes | dict[str, Any]:
     }
 
 
-def read_series(place: LakePlace, read: SeriesList) -> dict[str, Any]:
+def read_series(place: LakePlace, read: SeriesList) -> SeriesPage:
     """Return the series with values since a day. Raises `ReadRefused`."""
     table, budget = _coarsest(place), ReadBudget()
     wanted = RowFilter(
@@ -89,7 +91,15 @@ def read_series(place: LakePlace, read: SeriesList) -> dict[str, Any]:
     following = read.offset + len(shown)
     return {
         "series": [
-            {**dict(zip(NAMES, key, strict=True)), "unit": found[key][0], "last_at": milliseconds(found[key][1])}
+            SeriesRow(
+                tenant=key[0],
+                gateway=key[1],
+                device=key[2],
+                address=key[3],
+                metric=key[4],
+                unit=found[key][0],
+                last_at=milliseconds(found[key][1]),
+            )
             for key in shown
         ],
         "total": len(mine),

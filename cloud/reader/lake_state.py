@@ -7,22 +7,21 @@ from typing import Any, Final
 import pyarrow as pa
 
 from cloud.place.place import LakePlace
+from cloud.reader.documents import LakeTable, LakeTableList, QuarantineList
 from cloud.reader.limits import HISTORY_COMMITS, SAMPLE_BYTES, SAMPLE_ROWS, SMALL_FILE_BYTES
 from cloud.reader.requests import QuarantineSample
 from cloud.reader.tables import OpenTable, ReadBudget, ReadRefused, RowFilter, milliseconds
 
-_UPKEEP: Final = {"OPTIMIZE": "optimized_at", "VACUUM END": "vacuumed_at"}
-"""Operations of maintenance in the log, and the field that has the time of the last one."""
 _DAYS: Final = ("partition.ingest_date", "partition.event_date")
 _SAMPLED: Final = ("tenant", "gateway", "link", "reason", "received_at", "ingested_at", "content")
 
 
-def read_tables(place: LakePlace) -> dict[str, Any]:
+def read_tables(place: LakePlace) -> LakeTableList:
     """Return one row per table. A table that cannot be read has a field `error`."""
     return {"tables": [_table(place, name) for name in place.tables()], "place": place.uri}
 
 
-def _table(place: LakePlace, name: str) -> dict[str, Any]:
+def _table(place: LakePlace, name: str) -> LakeTable:
     try:
         table = OpenTable(place, name)
         files = table.files()
@@ -30,7 +29,6 @@ def _table(place: LakePlace, name: str) -> dict[str, Any]:
     except ReadRefused as error:
         return {"table": name, "error": str(error)}
     days = [str(day) for file in files for key in _DAYS if (day := file.get(key)) is not None]
-    upkeep = {field: _last(history, operation) for operation, field in _UPKEEP.items()}
     return {
         "table": name,
         "version": table.delta.version(),
@@ -41,7 +39,8 @@ def _table(place: LakePlace, name: str) -> dict[str, Any]:
         "written_at": int(history[0]["timestamp"]) if history else None,
         "oldest_day": min(days, default=None),
         "newest_day": max(days, default=None),
-        **upkeep,
+        "optimized_at": _last(history, "OPTIMIZE"),
+        "vacuumed_at": _last(history, "VACUUM END"),
     }
 
 
@@ -49,7 +48,7 @@ def _last(history: list[dict[str, Any]], operation: str) -> int | None:
     return next((int(each["timestamp"]) for each in history if each.get("operation") == operation), None)
 
 
-def read_quarantine(table: OpenTable, read: QuarantineSample) -> dict[str, Any]:
+def read_quarantine(table: OpenTable, read: QuarantineSample) -> QuarantineList:
     """Return the newest deliveries in quarantine, and the number of all by reason. Raises `ReadRefused`."""
     wanted = RowFilter({"tenant": read.tenant} if read.tenant is not None else {})
     budget, newest = ReadBudget(), None
@@ -64,7 +63,10 @@ def read_quarantine(table: OpenTable, read: QuarantineSample) -> dict[str, Any]:
     return {
         "rows": [
             {
-                **{name: row[name] for name in ("tenant", "gateway", "link", "reason")},
+                "tenant": row["tenant"],
+                "gateway": row["gateway"],
+                "link": row["link"],
+                "reason": row["reason"],
                 "received_at": milliseconds(row["received_at"]),
                 "bytes": len(row["content"]),
                 "head": row["content"][:SAMPLE_BYTES].hex(),

@@ -15,7 +15,13 @@ GATEWAY: Final = "docs/reference/gateway.openapi.yaml"
 HUB: Final = "docs/reference/hub.openapi.yaml"
 CODE: Final = {
     GATEWAY: ("edge",),
-    HUB: ("cloud", "edge/broker/http/session_api.py", "edge/broker/http/oidc_api.py", "edge/broker/http/assets.py"),
+    HUB: (
+        "cloud",
+        "edge/broker/http/assets.py",
+        "edge/broker/http/oidc_api.py",
+        "edge/broker/http/openapi.py",
+        "edge/broker/http/session_api.py",
+    ),
 }
 """Folders and modules with the routes of each description."""
 METHODS: Final = ("get", "head", "post", "put", "patch", "delete")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -17,6 +18,7 @@ from edge.remote.client import read_events
 from tests.support.command import output_of
 from tests.support.configured_gateway import address, basic, gateway_with, resources, user
 from tests.support.http_client import Answer, ask
+from tests.support.openapi import OpenApiContract, address_of, check_openapi
 from tests.support.paho_client import PahoClient
 from tests.support.processes import Waypost, free_port, wait_until
 
@@ -60,6 +62,47 @@ def publish(gateway: Waypost, where: str, body: str) -> None:
 def logged(gateway: Waypost, text: str) -> None:
     """Wait for a line of the log, which a thread writes."""
     wait_until(lambda: text in gateway.log.read_text(), timeout_s=20, what=text)
+
+
+# --- OpenAPI ---------------------------------------------------------------------------------------------------------
+
+VALUES = {
+    "name": "viewer",
+    "address": "jobs",
+    "queue": "dead",
+    "id": "nobody",
+    "version": "1",
+    "topics": "status",
+    "filter": "plant/#",
+    "seconds": "1",
+}
+"""Parameters of operations."""
+STREAMS = {
+    "/",
+    "/ui/{name}",
+    "/c/{address}",
+    "/api/v1/events",
+    "/api/v1/messages/live",
+    "/api/v1/trace",
+    "/api/v1/session/oidc",
+    "/api/v1/session/oidc/callback",
+}
+"""Paths that answer with no document."""
+
+
+def test_every_answer_follows_the_openapi_document(gateway: Waypost) -> None:
+    publish(gateway, "jobs", "21.5")
+    call(gateway, "chief", "GET", "messages?address=dead")
+    document = call(gateway, "viewer", "GET", "openapi.json").document
+    check_openapi(document)
+    contract, found = OpenApiContract(document, {"BridgeSummary", "ConnectorSummary"}), Counter[int]()
+    for operation in contract.operations("get"):
+        if operation.path not in STREAMS:
+            answer = ask(gateway, "GET", address_of(operation, VALUES), None, basic("chief", "chief"))
+            contract.check(operation, answer)
+            found[answer.status] += 1
+    assert found[200] >= 20, found
+    assert set(found) <= {200, 403, 404, 409}, found
 
 
 # --- uplink check ----------------------------------------------------------------------------------------------------

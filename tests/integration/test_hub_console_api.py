@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import resource
+from collections import Counter
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from cloud.hub.limits import FILES_BESIDE_CONNECTIONS
 from tests.support.enrolled import EnrolledFleet
+from tests.support.openapi import OpenApiContract, address_of, check_openapi
 from tests.support.operator import HubOperator
 from tests.support.processes import wait_until
 
@@ -47,6 +49,34 @@ def plan(operator: HubOperator, selector: str, body: bytes) -> dict[str, Any]:
     answer = operator.send("POST", f"plans?selector={selector}", body, YAML)
     assert answer.status == HTTPStatus.OK, answer
     return dict(answer.document)
+
+VALUES = {
+    "name": "hall",
+    "gateway": "hall",
+    "id": "00",
+    "table": "rollup",
+    "begin": "0",
+    "end": "3600000",
+    "topics": "status",
+    "question": "MA==",
+}
+"""Parameters of operations."""
+STREAMS = {"/", "/ui/{name}", "/api/v1/events", "/api/v1/session/oidc", "/api/v1/session/oidc/callback"}
+"""Paths that answer with no document."""
+
+
+class TestOpenApi:
+    def test_every_answer_follows_the_document(self, operator: HubOperator) -> None:
+        document = operator.get("openapi.json")
+        check_openapi(document)
+        contract, found = OpenApiContract(document), Counter[int]()
+        for operation in contract.operations("get"):
+            if operation.path not in STREAMS:
+                answer = operator.ask("GET", address_of(operation, VALUES))
+                contract.check(operation, answer)
+                found[answer.status] += 1
+        assert found[200] >= 35, found
+        assert set(found) <= {200, 404}, found
 
 
 class TestPlan:

@@ -27,10 +27,14 @@ class HubOperator:
 
     def send(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Answer:
         """Send a request below ``/api/v1/``; `body`: a document, or bytes."""
+        return self.ask(method, f"/api/v1/{path}", body, kind)
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Answer:
+        """Send a request."""
         token = (self.hub.data / "operator.token").read_text().strip()
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
-        return ask(self.hub, method, f"/api/v1/{path}", content, headers, tls=self.context)
+        return ask(self.hub, method, path, content, headers, tls=self.context)
 
     def get(self, path: str) -> Any:
         """Return a document."""

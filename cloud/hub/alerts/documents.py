@@ -167,6 +167,34 @@ class ReceiverDocument(msgspec.Struct, kw_only=True):
     """Reason; empty after a delivery."""
 
 
+class RuleList(msgspec.Struct, kw_only=True):
+    """All rules."""
+
+    rules: list[RuleDocument]
+
+
+class MutePage(msgspec.Struct, kw_only=True):
+    """Mutes in effect."""
+
+    mutes: list[MuteDocument]
+    total: int
+    next: str | None = None
+
+
+class ReceiverPage(msgspec.Struct, kw_only=True):
+    """Receivers of notifications."""
+
+    receivers: list[ReceiverDocument]
+    total: int
+    next: str | None = None
+
+
+class DeliveredName(msgspec.Struct, kw_only=True):
+    """Receiver that took a test notification."""
+
+    delivered: str
+
+
 def milliseconds(time_us: int | None) -> int | None:
     """Convert microseconds to milliseconds."""
     return None if time_us is None else time_us // 1_000

@@ -37,6 +37,10 @@ from cloud.hub.alerts.documents import (
     ReceiverDocument,
     RuleDocument,
     alert_detail,
+    DeliveredName,
+    MutePage,
+    ReceiverPage,
+    RuleList,
     alert_document,
     mute_document,
     pending_document,
@@ -198,7 +202,7 @@ class _AlertApi:
 
     async def rules(self, request: Request) -> Response:
         await scope_of(self._access, request)
-        return json_response({"rules": await self._rules()})
+        return json_response(RuleList(rules=await self._rules()))
 
     async def _rules(self) -> list[RuleDocument]:
         settings, book = await self._alerts.ask(lambda registry: registry.settings()), self._alerts.book
@@ -244,7 +248,7 @@ class _AlertApi:
         found = await self._alerts.ask(lambda registry: registry.mutes(self._alerts.now_us()))
         mine = [each for each in found if not each.tenant or scope.covers(each.tenant)]
         rows: list[MuteDocument] = [mute_document(each) for each in mine]
-        return json_response({"mutes": rows, "total": len(rows), "next": None})
+        return json_response(MutePage(mutes=rows, total=len(rows)))
 
     async def mute(self, request: Request) -> Response:
         scope, by = await self._scope_and_user(request, Operation.MANAGE)
@@ -287,7 +291,7 @@ class _AlertApi:
         await self._fleet_user(request, Operation.VIEW)
         found = await self._alerts.ask(lambda registry: registry.receivers())
         rows: list[ReceiverDocument] = [receiver_document(each) for each in found]
-        return json_response({"receivers": rows, "total": len(rows), "next": None})
+        return json_response(ReceiverPage(receivers=rows, total=len(rows)))
 
     async def put_receiver(self, request: Request) -> Response:
         by = await self._fleet_user(request)
@@ -334,7 +338,7 @@ class _AlertApi:
         failure = await self._alerts.test(receiver)
         if failure is not None:
             raise RequestRefused(502, f"{name} did not take it: {failure}")
-        return json_response({"delivered": name})
+        return json_response(DeliveredName(delivered=name))
 
     async def _receiver(self, name: str) -> ReceiverRecord | None:
         found = await self._alerts.ask(lambda registry: registry.receivers())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import msgspec
 
@@ -47,6 +46,84 @@ class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Address in the tenant's space that gets the outcome."""
 
 
+class CommandPayload(TypedDict):
+    """Payload: a text, or other bytes as Base64."""
+
+    payload: NotRequired[str]
+    payload_base64: NotRequired[str]
+
+
+class CommandResponse(CommandPayload):
+    """Response of a device to a command."""
+
+    status: int | None
+    content_type: str | None
+    at: str
+
+
+class CommandRow(TypedDict):
+    """A command without its payload. Times are UTC, in RFC 3339."""
+
+    id: str
+    tenant: str
+    gateway: str
+    device: str
+    name: str
+    state: str
+    reason: str | None
+    correlation_id: str | None
+    sent_by: str | None
+    created_at: str
+    expires_at: str
+    changed_at: str
+    wants_response: bool
+    response: CommandResponse | None
+
+
+class CommandPage(TypedDict):
+    """Page of commands, the newest first."""
+
+    commands: list[CommandRow]
+    next: int | None
+
+
+class RefusedGateway(TypedDict):
+    """Gateway that gets no command."""
+
+    gateway: str
+    why: str
+
+
+class SelectedCommands(TypedDict):
+    """Commands to the gateways of a selector."""
+
+    total: int
+    """Gateways that the selector chooses."""
+    commands: list[CommandRow]
+    refused: list[RefusedGateway]
+
+
+class OutlookRow(TypedDict):
+    """Prediction for a command to one gateway."""
+
+    gateway: str
+    when: str
+    """`now`, `when it connects` or `never`."""
+    why: str | None
+    last_seen: str | None
+
+
+class CommandRehearsal(TypedDict):
+    """Prediction for a command: the gateways that would get it."""
+
+    total: int
+    now: int
+    later: int
+    never: int
+    shown: int
+    gateways: list[OutlookRow]
+
+
 def check_command(
     document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None, key: str | None = None
 ) -> Draft:
@@ -82,16 +159,16 @@ def check_command(
     )
 
 
-def outlook_document(outlook: CommandOutlook) -> dict[str, Any]:
+def outlook_document(outlook: CommandOutlook) -> OutlookRow:
     """Make the document of what would happen to a command."""
     when = "never" if outlook.why_not else "now" if outlook.connected else "when it connects"
     seen = format_time(outlook.last_seen) if outlook.last_seen is not None else None
     return {"gateway": outlook.gateway, "when": when, "why": outlook.why_not or None, "last_seen": seen}
 
 
-def command_document(command: CommandRecord) -> dict[str, Any]:
+def command_document(command: CommandRecord) -> CommandRow:
     """Make the document of a command, without its payload."""
-    response = None
+    response: CommandResponse | None = None
     if command.responded_at is not None:
         response = {
             "status": command.response_status,
@@ -117,7 +194,7 @@ def command_document(command: CommandRecord) -> dict[str, Any]:
     }
 
 
-def payload_document(payload: bytes) -> Mapping[str, Any]:
+def payload_document(payload: bytes) -> CommandPayload:
     """Return the payload as text if it is UTF-8, else as base64."""
     try:
         return {"payload": payload.decode()}

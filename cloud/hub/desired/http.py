@@ -38,6 +38,7 @@ from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
 from cloud.hub.changes import note_change
+from cloud.hub.desired.documents import RankedSelectorRow
 from cloud.hub.desired.making import (
     ConfigurationTables,
     RolloutTarget,
@@ -192,7 +193,7 @@ class _DesiredApi:
         scope = await scope_of(self._access, request)
         tenant = scope.tenant or request.query_params.get("tenant", DEFAULT_TENANT)
 
-        def work(tables: ConfigurationTables) -> list[dict[str, Any]]:
+        def work(tables: ConfigurationTables) -> list[RankedSelectorRow]:
             return selector_rows(tables.selectors.all(tenant), tables.selectors.labels(tenant))
 
         return json_response({"selectors": await self._desired.ask(work)})

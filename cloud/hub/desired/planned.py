@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from bridge.resources.diff import unified
 from bridge.resources.plan import ResourceChange, key_of
+from cloud.hub.desired.documents import PlanDocument, PlannedDifference, RankedSelectorRow
 from cloud.hub.desired.loops import Documents
 from cloud.hub.desired.shown import selector_row
 from cloud.hub.labels import Labels, parse_selector
@@ -22,7 +23,7 @@ DIFFERENCES_SHOWN_MAX: Final = 5
 """Differences shown in a plan: gateways with equal resources have the same one."""
 
 
-def plan_document(plan: SelectorPlan, resources: Documents) -> dict[str, Any]:
+def plan_document(plan: SelectorPlan, resources: Documents) -> PlanDocument:
     """Make the document of a plan. `resources`: the planned ones."""
     every = [*plan.changed, *plan.unchanged]
     return {
@@ -40,7 +41,7 @@ def plan_document(plan: SelectorPlan, resources: Documents) -> dict[str, Any]:
     }
 
 
-def _differences(changed: Sequence[PlannedGateway], resources: Documents) -> Iterator[dict[str, Any]]:
+def _differences(changed: Sequence[PlannedGateway], resources: Documents) -> Iterator[PlannedDifference]:
     """Yield the differences of gateways, those of most gateways first."""
     groups: dict[bytes, list[PlannedGateway]] = {}
     for each in changed:
@@ -57,7 +58,7 @@ def difference_of(before: Documents, after: Documents) -> str:
     return "".join(unified(KINDS, each) for each in changes if each.before != each.after)
 
 
-def selector_rows(records: Sequence[SelectorRecord], labelled: Mapping[str, Labels]) -> list[dict[str, Any]]:
+def selector_rows(records: Sequence[SelectorRecord], labelled: Mapping[str, Labels]) -> list[RankedSelectorRow]:
     """Make the rows of a tenant's selectors, the latest first, with the number of gateways that each chooses.
 
     A gateway gets the configuration of the first one that chooses it (`effective`); `hidden_by` counts the gateways

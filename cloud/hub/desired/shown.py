@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
+from cloud.hub.desired.documents import (
+    ConfigurationRow,
+    RolloutMemberRow,
+    RolloutRow,
+    RolloutStage,
+    SelectorRow,
+    VersionRow,
+)
 from cloud.hub.registry.configurations import ConfigurationRecord, VersionRecord
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import SelectorRecord
@@ -15,7 +22,7 @@ from cloud.hub.rollout import RolloutMember
 from edge.output.times import moment_us
 
 
-def gateway_row(record: ConfigurationRecord) -> dict[str, Any]:
+def gateway_row(record: ConfigurationRecord) -> ConfigurationRow:
     """Make the row of a gateway."""
     report = record.report
     return {
@@ -32,7 +39,7 @@ def gateway_row(record: ConfigurationRecord) -> dict[str, Any]:
     }
 
 
-def version_row(record: VersionRecord) -> dict[str, Any]:
+def version_row(record: VersionRecord) -> VersionRow:
     """Make the row of a version, without its content."""
     return {
         "gateway": record.gateway,
@@ -47,7 +54,7 @@ def version_row(record: VersionRecord) -> dict[str, Any]:
     }
 
 
-def selector_row(record: SelectorRecord) -> dict[str, Any]:
+def selector_row(record: SelectorRecord) -> SelectorRow:
     """Make the row of a selector's configuration, without its content."""
     return {
         "tenant": record.tenant,
@@ -59,7 +66,7 @@ def selector_row(record: SelectorRecord) -> dict[str, Any]:
     }
 
 
-def rollout_row(record: RolloutRecord, members: Sequence[RolloutMember]) -> dict[str, Any]:
+def rollout_row(record: RolloutRecord, members: Sequence[RolloutMember]) -> RolloutRow:
     """Make the row of a roll-out."""
     stages = [_stage_row(record, members, wave) for wave in range(max((each.wave for each in members), default=0) + 1)]
     return {
@@ -78,14 +85,14 @@ def rollout_row(record: RolloutRecord, members: Sequence[RolloutMember]) -> dict
     }
 
 
-def _stage_row(record: RolloutRecord, members: Sequence[RolloutMember], wave: int) -> dict[str, Any]:
+def _stage_row(record: RolloutRecord, members: Sequence[RolloutMember], wave: int) -> RolloutStage:
     """Make the row of a wave: its text, and the number of gateways in each phase."""
     words = record.stages[wave] if record.stages is not None else ""
     phases = Counter(each.phase.value for each in members if each.wave == wave)
     return {"wave": wave + 1, "for": words or None, "gateways": dict(sorted(phases.items()))}
 
 
-def member_row(member: RolloutMember) -> dict[str, Any]:
+def member_row(member: RolloutMember) -> RolloutMemberRow:
     """Make the row of one gateway of a roll-out."""
     return {
         "gateway": member.gateway,

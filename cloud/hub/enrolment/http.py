@@ -59,6 +59,12 @@ STATUS: Final = {
 }
 
 
+class KeptAttestation(msgspec.Struct, frozen=True):
+    """Answer to an attestation."""
+
+    kept: bool
+
+
 def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
     """Return the routes of `bridge.enrolment`. `now`: UTC seconds since 1970."""
 
@@ -93,9 +99,9 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
     async def attestation(request: Request) -> Response:
         return await respond(_attested(request), now)
 
-    async def _attested(request: Request) -> dict[str, bool]:
+    async def _attested(request: Request) -> KeptAttestation:
         await enrolment.attest(await _document(request, Attestation), peer_of(request).certificate)
-        return {"kept": True}
+        return KeptAttestation(kept=True)
 
     return [
         HttpRoute(AUTHORITY_PATH, authority, methods=PURE),

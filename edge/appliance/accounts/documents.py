@@ -93,6 +93,12 @@ class UserCredentials(msgspec.Struct, kw_only=True):
     """End of the old passwords; None: there were none."""
 
 
+class RemovedUser(msgspec.Struct, kw_only=True):
+    """Name of a user that was removed."""
+
+    name: str
+
+
 class RightsVerdict(msgspec.Struct, kw_only=True):
     """Answer to the question whether a user may do something."""
 

@@ -31,6 +31,7 @@ from edge.appliance.accounts.documents import (
     NewPassword,
     NewRights,
     NewUser,
+    RemovedUser,
     SecretDocument,
     UserCredentials,
     UserDocument,
@@ -143,7 +144,7 @@ class _Users:
     async def remove(self, request: Request) -> Response:
         name = _name_of(request)
         await self._change(lambda file: remove_user(file, name))
-        return json_answer({"name": name})
+        return json_answer(RemovedUser(name=name))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from edge.broker.http.assets import StaticAssets
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.log_api import LogTopic, log_routes
+from edge.broker.http.openapi import openapi_route
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -76,6 +77,7 @@ def make_app(
         HttpRoute("/api/v1/uplink/resume", manage(console.resume), methods=("POST",)),
         HttpRoute(EVENTS, view(feed.respond), methods=("GET",)),
         *assets.routes,
+        openapi_route(resources.files(__package__)),
         *log_routes(histories, access),
         *more,
     ]

@@ -7,7 +7,7 @@ the process runs. Times are ISO 8601, UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypedDict, cast
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, cast
 
 
 class Clients(TypedDict, total=False):
@@ -231,9 +231,17 @@ class GatewayStatus(TypedDict, total=False):
     """Messages with landing receipts since the start: `requested`, `refused` (no room, or no hub), `landed`, `dropped`,
     `abandoned` (too old); and `waiting` now. Empty while no message requested one."""
     problems: Sequence[ProblemStatus]
-    first_boot: Mapping[str, object]
+    first_boot: Mapping[str, Any]
     """Settings applied from a card (`edge.appliance.first_boot.journal.FirstBootState`); empty without a card."""
     configuration: Mapping[str, Any]
+
+
+class HealthDocument(TypedDict):
+    """Health of a gateway."""
+
+    ok: bool
+    problems: NotRequired[Sequence[ProblemStatus]]
+    """Shown to clients on the machine itself, and to users with the right to view."""
 
 
 StatusSource = Callable[[], Mapping[str, object]]

@@ -27,7 +27,7 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NotRequired, TypedDict
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
@@ -103,6 +103,14 @@ _OUTCOMES: Final = {
 DEVICE: Final = "http"
 """Default device name without authentication."""
 DEVICE_CHARACTERS_MAX: Final = 255
+
+
+class BatchOutcome(TypedDict):
+    """A batch of which all messages are on disk."""
+
+    accepted: int
+    unrouted: NotRequired[int]
+    """Messages for topics without a subscriber, which were not stored."""
 
 
 class HttpDeviceApi:
@@ -380,7 +388,7 @@ def _single_answer(publishing: PublishRequest) -> Response:
 def _answer(publishing: PublishRequest, messages: Sequence[HttpMessage]) -> Response:
     """Answer 202 if every message was accepted; else the status of the first refusal, and a result for each."""
     refusals = publishing.refusals
-    counts = {"accepted": len(messages) - len(refusals)}
+    counts: BatchOutcome = {"accepted": len(messages) - len(refusals)}
     if publishing.unrouted:
         counts["unrouted"] = publishing.unrouted
     if not refusals:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypedDict
 
 from starlette.responses import JSONResponse, Response
 
 RETRY_AFTER_S: Final = 5
 """Retry-After of 429 and 503: longer than a commit, short for a device."""
+
+
+class ErrorDocument(TypedDict):
+    """Error of a request."""
+
+    error: str
 
 
 class RequestRefused(Exception):
