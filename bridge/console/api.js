@@ -2,12 +2,14 @@
 
 const TIMEOUT_MS = 15_000;
 
-/** Answer with an error, or none at all (status 0). */
+/** Answer with an error, or none at all (status 0). `code` and `nextStep` as in the problem details of the answer. */
 export class ApiError extends Error {
-  /** @param {number} status @param {string} text */
-  constructor(status, text) {
+  /** @param {number} status @param {string} text @param {{code?: string, next_step?: string}} problem */
+  constructor(status, text, problem = {}) {
     super(text);
     this.status = status;
+    this.code = problem.code ?? "";
+    this.nextStep = problem.next_step ?? "";
   }
 }
 
@@ -41,7 +43,7 @@ async function request(method, path, body, type = "application/json") {
     // The error below says what came.
   }
   if (answer.status === 401) signedOut();
-  if (!answer.ok) throw new ApiError(answer.status, value?.error ?? `${answer.status} ${answer.statusText}`);
+  if (!answer.ok) throw new ApiError(answer.status, value?.detail ?? `${answer.status} ${answer.statusText}`, value ?? {});
   return value;
 }
 

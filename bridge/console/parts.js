@@ -38,11 +38,11 @@ export function Empty({ title, children }) {
   return html`<div class="empty"><p><b>${title}</b></p><p class="soft">${children}</p></div>`;
 }
 
-/** Error of a request: the reason, and a button for another try. */
+/** Error of a request: the reason, the next step, and a button for another try. */
 export function ErrorNote({ error, retry = null }) {
   if (!error) return null;
   return html`<div class="note-bad" role="alert">
-    <span>${plain(error.message ?? error)}</span>${retry && html` <button class="button" onClick=${retry}>Try again</button>`}
+    <span>${plain(error.message ?? error)}${error.nextStep && html`<br /><small>Next: ${plain(error.nextStep)}</small>`}</span>${retry && html` <button class="button" onClick=${retry}>Try again</button>`}
   </div>`;
 }
 
@@ -101,7 +101,7 @@ export function ActionButton({ label, action, confirm = "", danger = false, allo
       title=${allowed ? "" : "needs the right manage:#"} onClick=${() => (confirm ? setAsking(true) : run())}>
       ${running ? "…" : label}
     </button>
-    ${error && html`<span class="bad-t small" role="alert">${plain(error.message)}</span>`}
+    ${error && html`<span class="bad-t small" role="alert">${plain(error.message)}${error.nextStep && html`<br /><small>Next: ${plain(error.nextStep)}</small>`}</span>`}
     ${asking && html`<${Dialog} title=${label} close=${() => setAsking(false)}>
       <div class="stack"><p>${confirm}</p>
       ${typed && html`<label class="field"><span>To confirm, type <b>${plain(typed)}</b></span><input class="input" name="confirm" autocapitalize="none" autocomplete="off"

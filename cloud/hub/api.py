@@ -270,7 +270,7 @@ class Api:
         try:
             summary = await self._views.of(scope.tenant).summary()
         except RegistryError as error:
-            return json_response({"error": str(error)}, 503)
+            return RequestRefused(503, str(error)).response()
         return json_response(summary._asdict())
 
     async def gateways(self, request: Request, scope: Scope) -> Response:
@@ -287,7 +287,7 @@ class Api:
         except RequestRefused as refused:
             return refused.response()
         except RegistryError as error:
-            return json_response({"error": str(error)}, 503)
+            return RequestRefused(503, str(error)).response()
         page = found[start : start + limit]
         rows = [_summary(one, self._now_us()) for one in page]
         following = query.row(page[-1]) if start + limit < len(found) else None
@@ -301,7 +301,7 @@ class Api:
         except RequestRefused as refused:
             return refused.response()
         except RegistryError as error:
-            return json_response({"error": str(error)}, 503)
+            return RequestRefused(503, str(error)).response()
 
     @staticmethod
     def _tenant(scope: Scope) -> str:
@@ -314,10 +314,10 @@ class Api:
         try:
             gateway = await self._views.of(scope.tenant).one((tenant, name))
             if gateway is None:
-                return json_response({"error": f"no gateway {name} in tenant {tenant}"}, 404)
+                return RequestRefused(404, f"no gateway {name} in tenant {tenant}", code="gateway-not-found").response()
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
         except RegistryError as error:
-            return json_response({"error": str(error)}, 503)
+            return RequestRefused(503, str(error)).response()
         rate = gateway.gateway.rate
         more = {"rate": rate.history(self._clock()) if rate is not None else [], "marks": marks, "marks_total": total}
         return json_response({**_summary(gateway, self._now_us()), **more})

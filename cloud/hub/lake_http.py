@@ -199,7 +199,7 @@ class _LakeApi:
             request.path_params["gateway"],
         )
         if not scope.covers(tenant) or (tenant, name) not in self._fleet.gateways:
-            raise RequestRefused(404, f"no gateway {name} in tenant {tenant}")
+            raise RequestRefused(404, f"no gateway {name} in tenant {tenant}", code="gateway-not-found")
         return tenant, name
 
     def _since(self, request: Request, default: int, most: int) -> int:

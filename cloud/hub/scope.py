@@ -42,7 +42,9 @@ async def scope_of(access: HttpAccess, request: Request, operation: Operation = 
 async def require_fleet(access: HttpAccess, request: Request) -> None:
     """Raise `RequestRefused` unless the user may view data that belongs to no tenant."""
     if (await scope_of(access, request)).tenant is not None:
-        raise RequestRefused(403, f"this covers all tenants, which requires the right view:{FLEET}")
+        raise RequestRefused(
+            403, f"this covers all tenants, which requires the right view:{FLEET}", next_step=f"ask an operator with manage:{FLEET}"
+        )
 
 
 def may_operate(grant: Grant, operation: Operation) -> bool:
@@ -62,7 +64,7 @@ def _granted(grant: Grant, operation: Operation) -> Scope:
     if not (grant.may_view if viewing else grant.may_manage):
         words = f"{grant.user} has no right to {operation.value}"
         raise RequestRefused(
-            403, f"{words}: add the user again with --allow {operation.value}:# (waypost hub user add)"
+            403, words, next_step=f"add the user again with --allow {operation.value}:# (waypost hub user add)"
         )
     try:
         return Scope(parse_user(grant.user, PeerKind.PERSON).tenant)

@@ -255,7 +255,7 @@ class _HubUsersApi:
         """Return the user in the path, of a tenant that the request may manage or view. Raises `RequestRefused`."""
         scope, name = await scope_of(self._access, request, operation), request.path_params["name"]
         if name not in self._gate.users or not _covers(scope, name):
-            raise RequestRefused(404, f"no user {name[:_TEXT_CHARACTERS_MAX]}")
+            raise RequestRefused(404, f"no user {name[:_TEXT_CHARACTERS_MAX]}", code="user-not-found")
         note_change(request, tenant=tenant_of_user(name))
         return str(name)
 

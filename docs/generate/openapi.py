@@ -28,11 +28,12 @@ FILES: Final[Mapping[str, Path]] = {
 """Served file of each description."""
 FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {GATEWAY: ("bridge", "edge"), HUB: ("bridge", "edge/broker", "edge/health", "cloud")}
 """Folders with the classes of each description."""
-ERROR: Final = "ErrorDocument"
+ERROR: Final = "ProblemDocument"
 """Class of the documents of errors."""
 _JSON: Final = "application/json"
-_ERRORS: Final = _JSON
+_ERRORS: Final = "application/problem+json"
 """Media type of errors."""
+_ERROR: Final = "#/components/responses/Error"
 _REFERENCE: Final = "#/components/schemas/"
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -48,6 +49,8 @@ def openapi(path: str) -> dict[str, Any]:
     for place, item in api["paths"].items():
         for method in [each for each in item if each in METHODS]:
             _complete(place, method, item[method], classes)
+    problem = {_ERRORS: {"schema": classes.reference(ERROR)}}
+    api["components"]["responses"] = {"Error": {"description": "Problem details (RFC 9457).", "content": problem}}
     api["components"]["schemas"] = classes.schemas()
     plain: dict[str, Any] = _plain(api)
     return plain
@@ -58,10 +61,10 @@ def encoded(path: str) -> str:
     api = openapi(path)
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in api.items() if name not in _LARGE]
     paths = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in api["paths"].items())
-    schemes = json.dumps(api["components"]["securitySchemes"])
+    small = {name: value for name, value in api["components"].items() if name != "schemas"}
     schemas = ",\n".join(f"{json.dumps(each)}: {json.dumps(one)}" for each, one in api["components"]["schemas"].items())
     parts.append(f'"paths": {{\n{paths}\n}}')
-    parts.append(f'"components": {{"securitySchemes": {schemes}, "schemas": {{\n{schemas}\n}}}}')
+    parts.append(f'"components": {json.dumps(small)[:-1]}, "schemas": {{\n{schemas}\n}}}}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -77,7 +80,7 @@ def _complete(place: str, method: str, operation: dict[str, Any], classes: _Clas
         media = next(iter(about.get("content", {})), _JSON)
         about["content"] = {media: {"schema": classes.reference(body)}}
         about.setdefault("required", True)
-    error = {_ERRORS: {"schema": classes.reference(operation.pop("x-error", ERROR))}}
+    error = _error(operation.pop("x-error", None), classes)
     for status, response in operation["responses"].items():
         own = response.pop("x-answer", None)
         if status[0] == "2" and status != "204":
@@ -85,8 +88,13 @@ def _complete(place: str, method: str, operation: dict[str, Any], classes: _Clas
             if wanted is not None:
                 response["content"] = _content(wanted, classes)
         elif status[0] in "45":
-            response["content"] = error if own is None else _content(own, classes)
-    operation["responses"]["default"] = {"description": "Another error.", "content": error}
+            response.update(error if own is None else {"content": _content(own, classes)})
+    operation["responses"]["default"] = {"description": "Another error.", **error}
+
+
+def _error(own: str | None, classes: _Classes) -> dict[str, Any]:
+    """Return the part of a response that says how errors look; `own`: class where they look different."""
+    return {"$ref": _ERROR} if own is None else {"content": _content(own, classes)}
 
 
 def _content(wanted: str | list[str], classes: _Classes) -> dict[str, Any]:

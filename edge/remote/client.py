@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -13,6 +14,7 @@ import msgspec
 
 from bridge.hidden import hides
 from edge.output.errors import CommandError, Exit
+from edge.output.http_errors import code_of_status
 from edge.output.text import word
 from edge.remote.contexts import Context
 from edge.remote.trust import CertificateChanged, PinnedConnection, tls_context
@@ -28,11 +30,8 @@ EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest event that is read."""
 READING: Final = frozenset({"GET", "HEAD"})
 """Methods that change nothing: a command may repeat them."""
-_CODES: Final = {
-    401: "not-signed-in", 403: "no-right", 404: "not-found", 409: "conflict", 429: "too-many-requests",
-    503: "not-available",
-}  # fmt: skip
-"""Codes of errors by the status of an answer; all others are ``request-refused``."""
+_CODE: Final = re.compile("[a-z]{2,}(-[a-z]+){0,5}")
+"""Code of an error in an answer."""
 
 
 @hides("token", "login", "cookie")
@@ -199,8 +198,9 @@ class ConsoleClient:
 
     def _refused(self, answer: HTTPResponse, body: bytes) -> CommandError:
         """Return the error of an answer."""
-        why = _error_in(body) or f"{self.url} answers {answer.status} {answer.reason}"
-        hint, code = "", _CODES.get(answer.status, "request-refused")
+        why, hint, code = _problem_in(body)
+        why = why or f"{self.url} answers {answer.status} {answer.reason}"
+        code = code or code_of_status(answer.status)
         if answer.status == 401 and self.login.login is not None:
             why = f"user {self.login.login[0]}: {why}"
         elif answer.status == 401 and self.login.token is not None:
@@ -250,9 +250,22 @@ def read_events(answer: HTTPResponse) -> Iterator[ServerEvent]:
         raise ConnectionError("the connection was cut")
 
 
-def _error_in(body: bytes) -> str | None:
-    """Return the error in an answer; None without one."""
+class _Problem(NamedTuple):
+    """Error in an answer; empty texts where it has none."""
+
+    detail: str = ""
+    next_step: str = ""
+    code: str = ""
+
+
+def _problem_in(body: bytes) -> _Problem:
+    """Return the error in an answer. Nodes of earlier versions send only `error`."""
     try:
-        return str(msgspec.json.decode(body, type=dict[str, Any])["error"])
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
-        return None
+        found = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _Problem()
+    if "detail" not in found:
+        return _Problem(str(found.get("error", "")))
+    code = str(found.get("code", ""))
+    known = code if _CODE.fullmatch(code) else ""
+    return _Problem(str(found["detail"]), str(found.get("next_step", "")), known)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
 
 from tests.support.http_client import Answer
 
@@ -60,6 +61,8 @@ class OpenApiContract:
         """Check an answer to an operation."""
         responses, kind = operation.content["responses"], answer.headers.get("content-type", "").partition(";")[0]
         response = responses.get(str(answer.status)) or responses["default"]
+        if "$ref" in response:
+            response = self._document["components"]["responses"][response["$ref"].rpartition("/")[2]]
         where = f"{operation.method} {operation.path}: {answer.status} {kind}"
         documented = response.get("content", {})
         assert kind in documented or "*/*" in documented or not (documented or answer.body), (where, documented)
@@ -67,7 +70,7 @@ class OpenApiContract:
         if schema is not None:
             root = {**schema, "components": {"schemas": self._schemas}}
             found = list(Draft202012Validator(root).iter_errors(answer.document))
-            assert not found, (where, [(list(each.absolute_path), each.message[:300], [c.message[:300] for c in each.context or ()]) for each in found[:5]])
+            assert not found, (where, [_fault(each) for each in found[:5]])
 
 
 def address_of(operation: ApiOperation, values: Mapping[str, str]) -> str:
@@ -79,6 +82,11 @@ def address_of(operation: ApiOperation, values: Mapping[str, str]) -> str:
         if each["in"] == "query" and (each.get("required") or each["name"] in values)
     }
     return f"{path}?{urlencode(required)}" if required else path
+
+
+def _fault(error: ValidationError) -> tuple[list[Any], str, list[str]]:
+    """Return where an answer differs, and how."""
+    return list(error.absolute_path), error.message[:300], [each.message[:300] for each in error.context or ()]
 
 
 def _closed(schema: Any) -> Any:

@@ -195,7 +195,7 @@ class _AlertApi:
     async def _get(self, scope: Scope, identifier: str) -> tuple[AlertRecord, Any]:
         found = await self._alerts.ask(lambda registry: registry.get(identifier, GATEWAYS_SHOWN_MAX))
         if found is None or not scope.covers(found[0].tenant):
-            raise RequestRefused(404, f"no alert {identifier[:64]}")
+            raise RequestRefused(404, f"no alert {identifier[:64]}", code="alert-not-found")
         return found
 
     # --- rules --------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class _AlertApi:
         known = await self._alerts.ask(lambda registry: registry.mutes(now_us))
         mine = next((each for each in known if each.id == identifier and scope.covers(each.tenant)), None)
         if mine is None:
-            raise RequestRefused(404, f"no mute {identifier[:64]} is in effect")
+            raise RequestRefused(404, f"no mute {identifier[:64]} is in effect", code="mute-not-found")
         note_change(request, tenant=mine.tenant, before=mute_document(mine))
         await self._alerts.ask(lambda registry: registry.unmute(identifier, now_us))
         return json_response(mute_document(mine._replace(until=now_us)))
@@ -326,7 +326,7 @@ class _AlertApi:
         await self._fleet_user(request)
         name = request.path_params["name"]
         if not await self._alerts.ask(lambda registry: registry.delete_receiver(name)):
-            raise RequestRefused(404, f"no receiver {name[:64]}")
+            raise RequestRefused(404, f"no receiver {name[:64]}", code="receiver-not-found")
         return json_response({"deleted": name})
 
     async def test_receiver(self, request: Request) -> Response:
@@ -334,7 +334,7 @@ class _AlertApi:
         name = request.path_params["name"]
         receiver = await self._receiver(name)
         if receiver is None:
-            raise RequestRefused(404, f"no receiver {name[:64]}")
+            raise RequestRefused(404, f"no receiver {name[:64]}", code="receiver-not-found")
         failure = await self._alerts.test(receiver)
         if failure is not None:
             raise RequestRefused(502, f"{name} did not take it: {failure}")

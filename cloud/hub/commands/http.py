@@ -42,8 +42,9 @@ from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.message_headers import message_headers
 from edge.broker.http.queries import choice_of, limit_of, number_of
-from edge.broker.http.refusal import RequestRefused
+from edge.broker.http.refusal import PROBLEM, RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Grant, Operation
 
@@ -144,7 +145,7 @@ class _CommandApi:
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
-            raise RequestRefused(404, f"no command {identifier[:64]}")
+            raise RequestRefused(404, f"no command {identifier[:64]}", code="command-not-found")
         async with self._access.admitted(request) as (grant, _):
             if found.tenant != _tenant_of(grant, request, address_of(found.gateway, found.device), found.tenant):
                 raise RequestRefused(403, "the command belongs to another tenant")
@@ -153,7 +154,8 @@ class _CommandApi:
                 cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
             except CancelTooLate as late:
                 note_error(request, str(late))
-                return message_response({"error": str(late), "command": command_document(late.command)}, 409)
+                refused = RequestRefused(409, str(late), message_headers(PROBLEM), code="command-too-late")
+                return refused.response(command=command_document(late.command))
         return message_response(command_document(cancelled or found))
 
     async def page(self, request: Request) -> Response:
@@ -176,7 +178,7 @@ class _CommandApi:
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
-            raise RequestRefused(404, f"no command {identifier[:64]}")
+            raise RequestRefused(404, f"no command {identifier[:64]}", code="command-not-found")
         if "wait" in request.query_params:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found

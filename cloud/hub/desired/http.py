@@ -82,7 +82,7 @@ PLANS: Final = "/api/v1/plans"
 
 def _rejected(error: ConfigurationRejected) -> Response:
     errors = [str(each) for each in error.errors]
-    return json_response({"error": "; ".join(errors), "errors": errors}, 400)
+    return RequestRefused(400, "; ".join(errors), code="configuration-rejected").response(errors=errors)
 
 
 answered: Final = answering(
@@ -330,7 +330,7 @@ class _DesiredApi:
 
         found = await self._desired.ask(work)
         if found is None:
-            raise RequestRefused(404, f"no roll-out {identifier[:64]}")
+            raise RequestRefused(404, f"no roll-out {identifier[:64]}", code="rollout-not-found")
         return found
 
     async def _tenant_and_user(self, request: Request, operation: Operation) -> tuple[str, str]:

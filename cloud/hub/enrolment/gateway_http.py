@@ -105,7 +105,7 @@ class _IdentityApi:
 
         document = await self._enrolment.ask(work)
         if document is None:
-            raise RequestRefused(404, f"gateway {name} of tenant {tenant} is unknown")
+            raise RequestRefused(404, f"gateway {name} of tenant {tenant} is unknown", code="gateway-not-found")
         return json_response(document)
 
     async def revoke(self, request: Request) -> Response:
@@ -114,7 +114,9 @@ class _IdentityApi:
         count = await self._enrolment.ask(lambda registry: registry.revoke(tenant, name, now_us))
         note_change(request, after={"certificates": count})
         if not count:
-            raise RequestRefused(404, f"gateway {name} of tenant {tenant} has no valid certificate")
+            raise RequestRefused(
+                404, f"gateway {name} of tenant {tenant} has no valid certificate", code="no-valid-certificate"
+            )
         return json_response({"tenant": tenant, "gateway": name, "certificates": count})
 
     async def forget(self, request: Request) -> Response:

@@ -93,9 +93,14 @@ class _TokenApi:
         identifier, now_us = request.path_params["id"], self._enrolment.now_us()
         found = await self._enrolment.ask(lambda registry: registry.token(identifier))
         if found is None or not scope.covers(found.tenant):
-            raise RequestRefused(404, f"no token {identifier[:64]}")
+            raise RequestRefused(404, f"no token {identifier[:64]}", code="token-not-found")
         if found.spent_at is not None:
-            raise RequestRefused(409, f"token {identifier} was used to enrol a gateway: revoke the gateway instead")
+            raise RequestRefused(
+                409,
+                f"token {identifier} was used to enrol a gateway",
+                code="token-spent",
+                next_step="revoke the gateway instead",
+            )
         note_change(request, tenant=found.tenant)
         await self._enrolment.ask(lambda registry: registry.revoke_token(identifier, now_us))
         after = await self._enrolment.ask(lambda registry: registry.token(identifier))

@@ -11,7 +11,7 @@
 ``PUT /api/v1/users/{name}/rights``            manage  replace the rights
 =============================================  ======  ============================================================
 
-Passwords are generated, and in the answer only once. Errors are ``{"error": …}``.
+Passwords are generated, and in the answer only once. Errors are problem details.
 """
 
 from __future__ import annotations
@@ -166,18 +166,22 @@ class _Users:
         try:
             await self._users.change(changed)
         except UserNotFound as why:
-            raise RequestRefused(404, str(why)) from None
+            raise RequestRefused(404, str(why), code="user-not-found") from None
         except UserExists as why:
-            raise RequestRefused(409, f"{why}: give it another password or other rights instead") from None
+            raise RequestRefused(
+                409, str(why), code="user-exists", next_step="give it another password or other rights instead"
+            ) from None
         except UserByResource as why:
-            raise RequestRefused(409, f"{why}: change that with `waypost apply`") from None
+            raise RequestRefused(
+                409, str(why), code="user-of-configuration", next_step="change that with `waypost apply`"
+            ) from None
         except CredentialsError as why:
             raise RequestRefused(400, str(why)) from None
 
     def _known(self, name: str) -> CredentialUser:
         user = self._gate.users.get(name)
         if user is None:
-            raise RequestRefused(404, f"user {name[:100]} not found")
+            raise RequestRefused(404, f"user {name[:100]} not found", code="user-not-found")
         return user
 
     def _document(self, name: str) -> UserDocument:

@@ -7,7 +7,7 @@
 ``GET /api/v1/why``                  view    `documents.AddressExplanation`: ``?address=``, why messages do not arrive
 ===================================  ======  ========================================================================
 
-Errors are ``{"error": …}``.
+Errors are problem details.
 """
 
 from __future__ import annotations

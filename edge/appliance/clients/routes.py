@@ -7,7 +7,7 @@
 ``GET /api/v1/refusals``           view    `documents.RefusalPage`, the latest first: ``?q=&after=&limit=``
 =================================  ======  ========================================================================
 
-Errors are ``{"error": …}``. A name that several clients have gets 409.
+Errors are problem details. A name that several clients have gets 409.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 ``PUT``, ``DELETE /api/v1/addresses/{address}``  manage  change its fields (a JSON object), or delete it
 =============================================  ======  ==============================================================
 
-Errors are ``{"error": …}``, those of a configuration with ``errors``: each with line, path and message. A change of
+Errors are problem details, those of a configuration with ``errors``: each with line, path and message. A change of
 another version than the one in force gets 409.
 """
 
@@ -85,7 +85,8 @@ def _answered(answer: Answer) -> Answer:
             errors = [
                 ConfigurationFault(line=each.line, path=each.path, message=each.message) for each in rejected.errors
             ]
-            return _json({"error": "; ".join(map(str, rejected.errors)), "errors": errors}, 400)
+            refused = RequestRefused(400, "; ".join(map(str, rejected.errors)), code="configuration-rejected")
+            return refused.response(errors=errors)
         except (ConfigurationChanged, TrialRunning) as error:
             raise RequestRefused(409, str(error)) from None
         except OptionsRefused as error:

@@ -102,7 +102,7 @@ class _Console:
     async def points(self, request: Request) -> Response:
         span = request.query_params.get("span", "15m")
         if span not in SPANS:
-            return JSONResponse({"error": f"span must be one of {', '.join(SPANS)}"}, status_code=400)
+            return RequestRefused(400, f"span must be one of {', '.join(SPANS)}").response()
         content = msgspec.json.encode(self._series.points(span))
         return Response(content, media_type="application/json", headers=NEVER_CACHED)
 
@@ -135,7 +135,7 @@ class _Console:
 
     def _control_uplink(self, act: Callable[[UplinkControl], None]) -> Response:
         if self._uplink_control is None:
-            return JSONResponse({"error": "this gateway has no uplink"}, status_code=404)
+            return RequestRefused(404, "this gateway has no uplink").response()
         act(self._uplink_control)
         self._cached.forget()
         return Response(self._cached.json, media_type="application/json", headers=NEVER_CACHED)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.probe import probe
@@ -25,6 +25,7 @@ from edge.appliance.crossing.status import BridgeWatch
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.router.uplinks import AnyConnector, is_to_hub
 
@@ -84,7 +85,7 @@ class _Bridge:
     def _unknown(self, request: Request) -> Response:
         known = ", ".join(self._watch.connectors) or "none"
         error = f"connector {request.query_params['connector']!r} not found; configured: {known}"
-        return JSONResponse({"error": error}, status_code=404)
+        return RequestRefused(404, error).response()
 
     def _status_response(self) -> Response:
         return Response(msgspec.json.encode(self._status()), media_type="application/json", headers=NEVER_CACHED)

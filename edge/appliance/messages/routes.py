@@ -15,7 +15,7 @@
 
 `where` is a selector (``unit = 'K' AND message.size > 100``), `json` a condition on the body (``$.t > 30``): see
 `conditions`. A change takes up to 1 000 messages; its answer, `documents.DeadLetterOutcome`, has the `after` of the
-next one. To see messages a user needs the right to receive from their address. Errors are ``{"error": …}``.
+next one. To see messages a user needs the right to receive from their address. Errors are problem details.
 """
 
 from __future__ import annotations

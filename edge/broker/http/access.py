@@ -161,7 +161,7 @@ class HttpAccess:
         async with self.admitted(request) as (grant, _):
             if grant is not None and not grant.may_view:
                 raise RequestRefused(
-                    403, f"{grant.user} has no right to view: {_next_step(Operation.VIEW, grant.user)}"
+                    403, f"{grant.user} has no right to view", next_step=_next_step(Operation.VIEW, grant.user)
                 )
 
     async def require_manage(self, request: Request) -> None:
@@ -174,7 +174,7 @@ class HttpAccess:
                 raise RequestRefused(403, "only from the node's own machine, as authentication is off")
             if grant is not None and not grant.may_manage:
                 raise RequestRefused(
-                    403, f"{grant.user} has no right to manage: {_next_step(Operation.MANAGE, grant.user)}"
+                    403, f"{grant.user} has no right to manage", next_step=_next_step(Operation.MANAGE, grant.user)
                 )
 
     # --- sessions -------------------------------------------------------------------------------------------------

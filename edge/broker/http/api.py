@@ -16,7 +16,7 @@ acknowledged the answer. A client that crashes before it reads the answer loses 
 
 A body with ``Content-Encoding: gzip`` is decompressed, up to the size limit of a body.
 
-Errors are JSON, ``{"error": …}``: 400 invalid, 401 and 403 not allowed, 410 lock not found or expired, 413 too large,
+Errors are problem details (`edge.broker.http.refusal`): 400 invalid, 401 and 403 not allowed, 410 lock not found or expired, 413 too large,
 415 unsupported content encoding, 429 and 503 try later, 507 the store is full.
 """
 
@@ -60,7 +60,7 @@ from edge.broker.http.messages import (
 )
 from edge.broker.http.peer import peer_of
 from edge.broker.http.polls import LongPolls, owner_of
-from edge.broker.http.refusal import RETRY_AFTER_S, RequestRefused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import MqttError
@@ -395,9 +395,7 @@ def _answer(publishing: PublishRequest, messages: Sequence[HttpMessage]) -> Resp
         return JSONResponse(counts, 202)
     first = refusals[min(refusals)]
     results = [{"status": STATUS[refusals[i]] if i in refusals else 202} for i in range(len(messages))]
-    document = {"error": first.value, **counts, "results": results}
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if STATUS[first] in (429, 503) else None
-    return JSONResponse(document, STATUS[first], headers=headers)
+    return RequestRefused(STATUS[first], first.value).response(**counts, results=results)
 
 
 def _check_sending(access: HttpAccess, request: Request, grant: Grant | None, messages: Sequence[HttpMessage]) -> None:

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge.broker.http.access import HttpAccess
@@ -66,14 +66,19 @@ def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
             raise error
         if error.status_code == 405:
             return _not_allowed(request, routes)
-        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+        return RequestRefused(error.status_code, error.detail, error.headers).response()
 
-    app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+    app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown, 500: _failed})
     app.router.redirect_slashes = False  # paths are exact
     app.add_middleware(NoSniff)
     app.add_middleware(Compression)
     app.add_middleware(AuditLog)
     return app
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    """Answer an internal error, which is then logged. Its text may contain secrets."""
+    return RequestRefused(500, "internal error").response()
 
 
 def _not_allowed(request: Request, routes: Sequence[HttpRoute]) -> Response:

@@ -14,9 +14,9 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
 PREFIX: Final = "/ui/"
@@ -60,7 +60,7 @@ class StaticAssets:
         path = request.scope["path"]
         compressed = self._files.get(path)
         if compressed is None:
-            return JSONResponse({"error": f"{path} is not part of this console"}, 404, NEVER_CACHED)
+            return RequestRefused(404, f"{path} is not part of this console", next_step="load the page again").response()
         fields = {**FOREVER, "Vary": "Accept-Encoding", "Content-Type": MEDIA_TYPES[_suffix(path)]}
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(compressed, headers={**fields, "Content-Encoding": "gzip"})

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from edge.broker.http.access import AdmittedClient, HttpAccess
@@ -190,7 +190,7 @@ class LiveFeed:
         wanted = [name for name in request.query_params.get("topics", "").split(",") if name]
         unknown = [name for name in wanted if name not in self._topics]
         if unknown or not wanted:
-            return JSONResponse({"error": f"topics must be some of {', '.join(self._topics)}"}, status_code=400)
+            return RequestRefused(400, f"topics must be some of {', '.join(self._topics)}").response()
         if len(self._subscribers) >= self._streams_max:
             return RequestRefused(503, f"{self._streams_max} pages are open: this one asks less often").response()
         subscriber = _Subscriber(wanted)

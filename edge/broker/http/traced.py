@@ -101,5 +101,5 @@ def _words(answer: bytes) -> str:
         document = json.loads(answer)
     except ValueError:
         return ""
-    error = document.get("error") if isinstance(document, dict) else None
+    error = document.get("detail") if isinstance(document, dict) else None
     return error if isinstance(error, str) else ""
