@@ -20,9 +20,15 @@ export function onSignedOut(action) {
   signedOut = action;
 }
 
-async function request(method, path, body, type = "application/json") {
+/** Condition of a change: the thing must not exist yet. */
+export const NEW = "*";
+
+/** Fields of a condition: `etag` of the state that the person saw, `NEW`, or "" for none. */
+const condition = (etag) => (etag === NEW ? { "If-None-Match": NEW } : etag ? { "If-Match": etag } : {});
+
+async function request(method, path, body, etag = "", type = "application/json") {
   // A request of a script: the browser's own password dialog must not come up.
-  const headers = { "X-Requested-With": "waypost", ...(body === undefined ? {} : { "Content-Type": type }) };
+  const headers = { "X-Requested-With": "waypost", ...(body === undefined ? {} : { "Content-Type": type }), ...condition(etag) };
   let answer;
   try {
     // The address of the page may have a name and a password; those of a request must not.
@@ -48,12 +54,12 @@ async function request(method, path, body, type = "application/json") {
 }
 
 export const get = (path) => request("GET", path);
-export const post = (path, body) => request("POST", path, body);
-export const put = (path, body) => request("PUT", path, body);
-export const patch = (path, body) => request("PATCH", path, body);
+export const post = (path, body, etag = "") => request("POST", path, body, etag);
+export const put = (path, body, etag = "") => request("PUT", path, body, etag);
+export const patch = (path, body, etag = "") => request("PATCH", path, body, etag);
 /** POST a YAML text. */
-export const sendYaml = (path, text) => request("POST", path, text, "application/yaml");
-export const del = (path) => request("DELETE", path);
+export const sendYaml = (path, text, etag = "") => request("POST", path, text, etag, "application/yaml");
+export const del = (path, etag = "") => request("DELETE", path, undefined, etag);
 
 /** Return a path with a query, added to the one that it has; values that are empty are left out. */
 export function withQuery(path, query) {

@@ -203,6 +203,8 @@ class SavedViewDocument(TypedDict):
     name: str
     page: str
     query: str
+    etag: str
+    """Its state, for `If-Match`."""
 
 
 class SavedViewList(TypedDict):

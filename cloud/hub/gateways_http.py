@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cloud.hub.committer import Committer
+from cloud.hub.fleet_documents import SavedViewDocument
 from cloud.hub.fleet_view import SeenGateway
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import format_labels
@@ -28,6 +29,7 @@ from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.output.text import cell
@@ -105,7 +107,7 @@ class _ViewApi:
     async def all(self, request: Request) -> Response:
         user = await self._user(request)
         found = await self._committer.read(lambda registry: registry.views.of(user))
-        return json_response({"views": [each._asdict() for each in found]})
+        return json_response({"views": [_view_document(each) for each in found]})
 
     async def put(self, request: Request) -> Response:
         user, name = await self._user(request), request.path_params["name"]
@@ -116,14 +118,23 @@ class _ViewApi:
             raise RequestRefused(400, f"invalid view: {error}") from None
         if not (name.isprintable() and 0 < len(name) <= 60):
             raise RequestRefused(400, "the name of a view has 1 to 60 printable characters")
-        view = SavedView(name, wanted.page, wanted.query)
-        if not await self._committer.read(lambda registry: registry.views.put(user, view, SAVED_VIEWS_MAX)):
+        view, condition = SavedView(name, wanted.page, wanted.query), precondition_of(request)
+
+        def check(before: SavedView | None) -> None:
+            condition.check(None if before is None else tag_of(before))
+
+        if not await self._committer.read(lambda registry: registry.views.put(user, view, SAVED_VIEWS_MAX, check)):
             raise RequestRefused(409, f"you have {SAVED_VIEWS_MAX} views: delete one first")
-        return json_response(view._asdict())
+        return json_response(_view_document(view))
 
     async def delete(self, request: Request) -> Response:
         user, name = await self._user(request), request.path_params["name"]
-        if not await self._committer.read(lambda registry: registry.views.delete(user, name)):
+        condition = precondition_of(request)
+
+        def check(before: SavedView) -> None:
+            condition.check(tag_of(before))
+
+        if not await self._committer.read(lambda registry: registry.views.delete(user, name, check)):
             raise RequestRefused(404, f"you have no view {name[:60]}")
         return json_response({"deleted": name})
 
@@ -132,3 +143,7 @@ class _ViewApi:
         await scope_of(self._access, request)
         async with self._access.admitted(request) as (grant, _):
             return grant.user if grant is not None else ""
+
+
+def _view_document(view: SavedView) -> SavedViewDocument:
+    return {"name": view.name, "page": view.page, "query": view.query, "etag": tag_of(view)}

@@ -32,6 +32,7 @@ from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
 from cloud.hub.scope import FLEET, Scope, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -86,6 +87,8 @@ class HubUserDocument(msgspec.Struct, kw_only=True):
     """Last successful login since the hub started."""
     manageable: bool
     """The user who asks may change this one."""
+    etag: str
+    """State of its rights, for `If-Match`."""
 
 
 class HubUserPage(msgspec.Struct, kw_only=True):
@@ -170,7 +173,10 @@ class _HubUsersApi:
     async def one(self, request: Request) -> Response:
         name = await self._name(request, Operation.VIEW)
         async with self._access.admitted(request) as (grant, _):
-            return json_response(self._document(self._gate.users[name], grant))
+            document = self._document(self._gate.users[name], grant)
+        answer = json_response(document)
+        answer.headers["ETag"] = document.etag
+        return answer
 
     async def add(self, request: Request) -> Response:
         scope, wanted = await scope_of(self._access, request, Operation.MANAGE), await _document(request, NewHubUser)
@@ -194,13 +200,14 @@ class _HubUsersApi:
 
     async def change_rights(self, request: Request) -> Response:
         name, wanted = await self._name(request), await _document(request, HubRights)
-        rules = _rules(wanted.allow)
+        rules, condition = _rules(wanted.allow), precondition_of(request)
         note_change(request, after={"allow": format_rights(rules)})
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, name, rules)
 
             def change(file: CredentialFile) -> None:
                 before = _changeable(file, name, grant)
+                condition.check(_tag_of(before))
                 note_change(request, before={"allow": format_rights(before.rules)})
                 replace_rights(file, name, rules)
 
@@ -209,12 +216,12 @@ class _HubUsersApi:
 
     async def change_password(self, request: Request) -> Response:
         name, wanted = await self._name(request), await _document(request, NewHubPassword)
-        password = generated_password()
+        password, condition = generated_password(), precondition_of(request)
         note_change(request, after={"overlap_s": wanted.overlap_s})
         async with self._access.admitted(request) as (grant, _):
 
             def change(file: CredentialFile) -> None:
-                _changeable(file, name, grant)
+                condition.check(_tag_of(_changeable(file, name, grant)))
                 rotate_secret(file, name, password, ends_at_s=time.time() + wanted.overlap_s)
 
             await self._change(change)
@@ -231,11 +238,12 @@ class _HubUsersApi:
         return json_response({"name": name, "sessions": ended})
 
     async def remove(self, request: Request) -> Response:
-        name = await self._name(request)
+        name, condition = await self._name(request), precondition_of(request)
         async with self._access.admitted(request) as (grant, _):
 
             def change(file: CredentialFile) -> None:
                 before = _changeable(file, name, grant)
+                condition.check(_tag_of(before))
                 note_change(request, before={"allow": format_rights(before.rules)})
                 remove_user(file, name)
 
@@ -292,7 +300,12 @@ class _HubUsersApi:
             sessions=sum(each.user == user.name for each in self._access.sessions),
             last_login_at=None if last is None else int(last * 1_000),
             manageable=_may_manage(grant) and _missing_right(grant, user.name, user.rules) is None,
+            etag=_tag_of(user),
         )
+
+
+def _tag_of(user: CredentialUser) -> str:
+    return tag_of((user.name, format_rights(user.rules)))
 
 
 def _covers(scope: Scope, name: str) -> bool:

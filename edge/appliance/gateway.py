@@ -659,9 +659,8 @@ def _operator_token(data: Path) -> str | None:
         return None
 
 
-def _no_resource(_address: str) -> str:
-    """Return an empty name: addresses are from the file of --config."""
-    return ""
+def _no_resource(_address: str) -> None:
+    """Return no resource: addresses are from the file of --config."""
 
 
 def _ignore_uplink(_uplink: ConnectorUplink) -> None:

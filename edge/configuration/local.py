@@ -59,10 +59,10 @@ class LocalConfiguration:
         version = self._repository.hub_versions().in_force
         return 0 if version is None else version.number
 
-    def resource_of(self, address: str) -> str:
-        """Return the name of the Address resource with this name or pattern; empty without one."""
+    def resource_of(self, address: str) -> Resource | None:
+        """Return the Address resource with this name or pattern; None without one."""
         latest = self._following.latest
-        return next((each.name for each in latest if getattr(each.spec, "address", None) == address), "")
+        return next((each for each in latest if getattr(each.spec, "address", None) == address), None)
 
     def text(self) -> str:
         """Return the own resources as YAML without secrets. Raises `RepositoryError`."""

@@ -37,6 +37,7 @@ class AddressAdministration:
         self._repository = repository
         self._reload = reload
         self._tasks: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
 
     def change(
         self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[ManagementResponse], None]
@@ -51,10 +52,19 @@ class AddressAdministration:
         done(await self.change_by(_SOURCE, operation, name, attributes))
 
     async def change_by(
-        self, user: str, operation: str, name: str, attributes: Mapping[str, Any]
+        self,
+        user: str,
+        operation: str,
+        name: str,
+        attributes: Mapping[str, Any],
+        check: Callable[[Mapping[str, Any] | None], None] = lambda _spec: None,
     ) -> ManagementResponse:
-        """Make the change for a user; it is on disk and in force on return, or the response has the error."""
-        answer = await asyncio.to_thread(self.changed, operation, name, attributes, user)
+        """Make the change for a user; it is on disk and in force on return, or the response has the error.
+
+        `check` gets the present spec, None without one, and raises to prevent the change.
+        """
+        async with self._one_at_a_time:
+            answer = await asyncio.to_thread(self.changed, operation, name, attributes, user, check)
         if answer.status < 300:
             try:
                 await self._reload()
@@ -64,11 +74,17 @@ class AddressAdministration:
         return answer
 
     def changed(
-        self, operation: str, name: str, attributes: Mapping[str, Any], user: str = _SOURCE
+        self,
+        operation: str,
+        name: str,
+        attributes: Mapping[str, Any],
+        user: str = _SOURCE,
+        check: Callable[[Mapping[str, Any] | None], None] = lambda _spec: None,
     ) -> ManagementResponse:
         """Change the repository and return the response. Blocks until it is on disk. `user`: for the history."""
         try:
             found = self._resource(name)
+            check(found.document["spec"] if found is not None else None)
             if operation == "CREATE":
                 return self._created(name, attributes, found, user)
             if found is None:

@@ -13,6 +13,7 @@ import pytest
 
 from cloud.hub.limits import FILES_BESIDE_CONNECTIONS
 from tests.support.enrolled import EnrolledFleet
+from tests.support.http_client import Answer
 from tests.support.openapi import OpenApiContract, address_of, check_openapi
 from tests.support.operator import HubOperator
 from tests.support.processes import wait_until
@@ -114,6 +115,65 @@ class TestPlan:
     def test_mistakes_are_refused(self, operator: HubOperator, selector: str, body: bytes, wanted: int) -> None:
         answer = operator.send("POST", f"plans?selector={selector}", body, YAML)
         assert answer.status == wanted, answer
+
+
+class TestTwoTabs:
+    """A change with the ETag of a state that somebody else has changed is refused, and changes nothing."""
+
+    def refused(self, answer: Answer) -> None:
+        assert (answer.status, answer.document["code"]) == (HTTPStatus.PRECONDITION_FAILED, "changed-meanwhile"), answer
+        assert answer.document["next_step"]
+
+    def test_labels(self, operator: HubOperator) -> None:
+        [row] = [each for each in operator.get("labels")["gateways"] if each["gateway"] == "mast"]
+        first = operator.send("PATCH", "labels/mast", {"rack": "1"}, if_match=row["etag"])
+        assert first.status == HTTPStatus.OK, first
+        self.refused(operator.send("PATCH", "labels/mast", {"rack": "2"}, if_match=row["etag"]))
+        again = operator.send("PATCH", "labels/mast", {"rack": None}, if_match=first.headers["etag"])
+        assert again.document["labels"] == {"site": "bern"}
+
+    def test_configuration_of_a_gateway(self, operator: HubOperator) -> None:
+        path = "configurations/mast"
+        assert operator.send("POST", path, ADDRESS, YAML, if_none_match="*").status == HTTPStatus.CREATED
+        self.refused(operator.send("POST", path, OTHER, YAML, if_none_match="*"))
+        tag = operator.send("GET", path).headers["etag"]
+        assert operator.send("POST", path, OTHER, YAML, if_match=tag).status == HTTPStatus.CREATED
+        self.refused(operator.send("POST", path, ADDRESS, YAML, if_match=tag))
+        self.refused(operator.send("POST", f"{path}/rollback?to=1", if_match=tag))
+        assert operator.get(path)["wanted"] == int(tag.strip('"')) + 1
+
+    def test_configuration_of_a_selector(self, operator: HubOperator) -> None:
+        path = "configurations?selector=site%3Doslo"
+        assert operator.send("POST", path, ADDRESS, YAML, if_none_match="*").status == HTTPStatus.CREATED
+        self.refused(operator.send("POST", path, OTHER, YAML, if_none_match="*"))
+        tag = operator.get("selectors?selector=site%3Doslo")["etag"]
+        assert operator.send("POST", path, OTHER, YAML, if_match=tag).status == HTTPStatus.CREATED
+        self.refused(operator.send("DELETE", path, if_match=tag))
+        [row] = [each for each in operator.get("selectors")["selectors"] if each["selector"] == "site=oslo"]
+        assert operator.send("DELETE", path, if_match=row["etag"]).status == HTTPStatus.OK
+        self.refused(operator.send("DELETE", path, if_match=row["etag"]))
+
+    def test_alert_rules_and_receivers(self, operator: HubOperator) -> None:
+        rule = operator.get("alert-rules")["rules"][0]
+        path = f"alert-rules/{rule['rule']}"
+        assert operator.send("PATCH", path, {"for_s": 90}, if_match=rule["etag"]).status == HTTPStatus.OK
+        self.refused(operator.send("PATCH", path, {"for_s": 91}, if_match=rule["etag"]))
+        made = {"settings": {"kind": "webhook", "url": "http://127.0.0.1:9/"}}
+        first = operator.send("PUT", "receivers/desk", made, if_none_match="*")
+        assert first.status == HTTPStatus.CREATED, first
+        self.refused(operator.send("PUT", "receivers/desk", made, if_none_match="*"))
+        changed = operator.send("PUT", "receivers/desk", {**made, "severity": "critical"}, if_match=first.document["etag"])
+        assert changed.status == HTTPStatus.OK, changed
+        self.refused(operator.send("DELETE", "receivers/desk", if_match=first.document["etag"]))
+        assert operator.send("DELETE", "receivers/desk", if_match=changed.document["etag"]).status == HTTPStatus.OK
+
+    def test_views(self, operator: HubOperator) -> None:
+        view = {"page": "fleet", "query": "show=all"}
+        first = operator.send("PUT", "views/mine", view, if_none_match="*").document
+        self.refused(operator.send("PUT", "views/mine", view, if_none_match="*"))
+        second = operator.send("PUT", "views/mine", {**view, "query": "q=x"}, if_match=first["etag"]).document
+        self.refused(operator.send("DELETE", "views/mine", if_match=first["etag"]))
+        assert operator.send("DELETE", "views/mine", if_match=second["etag"]).status == HTTPStatus.OK
 
 
 class TestRehearsal:

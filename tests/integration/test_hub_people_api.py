@@ -111,6 +111,19 @@ class TestUsers:
         assert person.send("GET", "status").status == HTTPStatus.UNAUTHORIZED
         assert hub.send("DELETE", "users/sam@acme").status == HTTPStatus.NOT_FOUND
 
+    def test_a_change_of_rights_that_somebody_else_has_changed_is_refused(self, hub: HubOperator) -> None:
+        added(hub, "two@tabs", "view:#")
+        tag = hub.send("GET", "users/two@tabs").headers["etag"]
+        assert hub.send("PUT", "users/two@tabs/rights", {"allow": ["recv:#"]}, if_match=tag).status == HTTPStatus.OK
+        for method, path, body in (
+            ("PUT", "users/two@tabs/rights", {"allow": []}),
+            ("POST", "users/two@tabs/password", {}),
+            ("DELETE", "users/two@tabs", None),
+        ):
+            assert hub.send(method, path, body, if_match=tag).status == HTTPStatus.PRECONDITION_FAILED
+        [row] = hub.get("users?q=two@tabs")["users"]
+        assert (row["allow"], row["etag"] != tag) == (["recv:#"], True)
+
     def test_pages_follow_each_other(self, hub: HubOperator) -> None:
         for name in ("p1@paged", "p2@paged", "p3@paged"):
             added(hub, name)

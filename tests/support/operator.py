@@ -25,15 +25,18 @@ class HubOperator:
         """URL of the console."""
         return f"https://localhost:{self.hub.port('https')}/"
 
-    def send(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Answer:
-        """Send a request below ``/api/v1/``; `body`: a document, or bytes."""
-        return self.ask(method, f"/api/v1/{path}", body, kind)
+    def send(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", **fields: str
+    ) -> Answer:
+        """Send a request below ``/api/v1/``; `body`: a document, or bytes; `fields`: of the header."""
+        return self.ask(method, f"/api/v1/{path}", body, kind, **fields)
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json", **fields: str) -> Answer:
         """Send a request."""
         token = (self.hub.data / "operator.token").read_text().strip()
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        more = {name.replace("_", "-"): value for name, value in fields.items()}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind, **more}
         return ask(self.hub, method, path, content, headers, tls=self.context)
 
     def get(self, path: str) -> Any:

@@ -1,6 +1,6 @@
 // Alerts: what is wrong now, one row a cause; mutes, rules, receivers, history.
 
-import { del, get, patch, post, put } from "./api.js";
+import { NEW, del, get, patch, post, put } from "./api.js";
 import { html, useState } from "./html.js";
 import { ActionButton, Choice, Dialog, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "./parts.js";
 import { address, go } from "./route.js";
@@ -213,9 +213,10 @@ function RuleState({ rule }) {
 
 function RuleForm({ rule, close, done }) {
   const [draft, setDraft] = useState({ enabled: rule.enabled, minutes: String(rule.for_s / 60), severity: rule.severity, selector: rule.selector });
+  const [etag] = useState(rule.etag); // of what the form shows: the page loads the rule again meanwhile
   const change = (field) => (event) => setDraft({ ...draft, [field]: event.target.value });
   const path = `/api/v1/alert-rules/${rule.rule}`;
-  const send = () => patch(path, { enabled: draft.enabled, for_s: Math.round(Number(draft.minutes) * 60), severity: draft.severity, selector: draft.selector || null });
+  const send = () => patch(path, { enabled: draft.enabled, for_s: Math.round(Number(draft.minutes) * 60), severity: draft.severity, selector: draft.selector || null }, etag);
   return html`<${FormDialog} title=${rule.rule} label="Save" close=${close} done=${done} send=${send}>
     <p>${rule.title}</p>
     <label class="check"><input type="checkbox" checked=${draft.enabled} onChange=${(event) => setDraft({ ...draft, enabled: event.target.checked })} /> on</label>
@@ -242,7 +243,7 @@ function Receivers({ choice }) {
         <td class="what"><${Name}>${one.settings.url ?? one.settings.to.join(", ")}<//></td>
         <td data-label="Last delivery">${one.failure ? html`<span class="bad-t">failed</span> <${Time} at=${one.failed_at} /><small>${plain(one.failure)}</small>` : html`<${Time} at=${one.delivered_at} />`}</td>
         <td><div class="do"><${ActionButton} label="Test" allowed=${manage} action=${() => post(`${path(one)}/test`)} onDone=${load} />
-          <${ActionButton} label="Delete" danger allowed=${manage} confirm=${`${plain(one.name)} is told of no further alert.`} action=${() => del(path(one))} onDone=${load} /></div></td></tr>`)}</tbody></table></div>`}
+          <${ActionButton} label="Delete" danger allowed=${manage} confirm=${`${plain(one.name)} is told of no further alert.`} action=${() => del(path(one), one.etag)} onDone=${load} /></div></td></tr>`)}</tbody></table></div>`}
     ${making && html`<${NewReceiver} kind=${making} close=${() => setMaking("")} done=${(one) => { setMaking(""); setMade(one); load(); }} />`}
     ${made?.secret && html`<${Dialog} title="Key of the signatures" close=${() => setMade(null)}><p>Copy it now; it is shown once. Each request has <code>Waypost-Signature: t=SECONDS,v1=HEX</code>,
       the HMAC-SHA256 of <code>SECONDS.BODY</code> with this key.</p><p class="mono name">${made.secret}</p><div class="do"><button class="button" onClick=${() => setMade(null)}>Close</button></div><//>`}<//>`;
@@ -264,7 +265,7 @@ function NewReceiver({ kind, close, done }) {
       ping: { kind, url, every_s: Number(draft.every_s) },
       mail: { kind, host, port: Number(draft.port), sender, user, security, to: draft.to.split(/[\s,;]+/).filter(Boolean) },
     }[kind];
-    return put(`/api/v1/receivers/${encodeURIComponent(draft.name)}`, { settings, severity: draft.severity, secret: draft.secret || null });
+    return put(`/api/v1/receivers/${encodeURIComponent(draft.name)}`, { settings, severity: draft.severity, secret: draft.secret || null }, NEW);
   }
   return html`<${FormDialog} title=${`Add a ${kind}`} label="Add" close=${close} done=${done} send=${send}>
     <label class="field">Name<input class="input" required value=${draft.name} onInput=${change("name")} /></label>

@@ -1,6 +1,6 @@
 // Configuration of gateways by labels: order and overlap, editor with check and plan, start of a roll-out.
 
-import { del, get, sendYaml, withQuery } from "./api.js";
+import { NEW, del, get, sendYaml, withQuery } from "./api.js";
 import { Diff } from "./diff.js";
 import { html, useState } from "./html.js";
 import { ActionButton, Empty, ErrorNote, Name, Panel, Pill, Time } from "./parts.js";
@@ -50,7 +50,7 @@ function Selectors() {
           ? html`<small>of ${number(one.matches)}: ${Object.entries(one.hidden_by).map(([other, count]) => html`${number(count)} take <span class="tag">${plain(other)}</span> `)}</small>` : null}</td>
         <td class="what">${Object.entries(one.kinds).map(([kind, count]) => `${number(count)} ${plain(kind)}`).join(", ") || "nothing"}${one.note ? html`<small>${plain(one.note)}</small>` : null}</td>
         <td data-label="Set"><${Time} at=${one.said_at} /><small><${Name}>${one.made_by}<//></small></td>
-        <td><${ActionButton} label="End" danger allowed=${manage} onDone=${load} action=${() => del(withQuery(PATH, { selector: one.selector }))}
+        <td><${ActionButton} label="End" danger allowed=${manage} onDone=${load} action=${() => del(withQuery(PATH, { selector: one.selector }), one.etag)}
           confirm=${`${counted(one.effective, "gateway")} with ${plain(one.selector)} get the configuration of the next row that chooses them, or their own again.`} /></td></tr>`)}</tbody></table></div>`}
     <p class="table-bar soft small">A gateway gets the first row that chooses it.</p><//>`;
 }
@@ -73,14 +73,15 @@ const EXAMPLE = "# Resources as `waypost apply` takes them; an empty text gives 
 
 function Editor({ selector }) {
   const fresh = selector === "new";
-  const [draft, setDraft] = useState({ selector: fresh ? "" : selector, text: fresh ? EXAMPLE : null, note: "", waves: "1,10%,100%" });
+  const [draft, setDraft] = useState({ selector: fresh ? "" : selector, text: fresh ? EXAMPLE : null, etag: "", note: "", waves: "1,10%,100%" });
   const [plan, setPlan] = useState(null);
   const [error, setError] = useState(null);
   const { manage } = useSession();
   useEvery(3_600, async () => {
     if (draft.text !== null) return;
     try {
-      setDraft({ ...draft, text: (await get(withQuery("/api/v1/selectors", { selector }))).yaml });
+      const known = await get(withQuery("/api/v1/selectors", { selector }));
+      setDraft({ ...draft, text: known.yaml, etag: known.etag });
     } catch (failed) {
       setError(failed);
     }
@@ -115,7 +116,7 @@ function Editor({ selector }) {
           action=${() => sendYaml(withQuery("/api/v1/rollouts", { ...query, waves: draft.waves }), draft.text)} />
         <${ActionButton} label=${`Send to all ${number(plan.chosen)} at once`} allowed=${manage} onDone=${() => go(address("configuration"))}
           confirm=${`${counted(plan.changed, "gateway")} would change at once. A gateway that loses the hub by it goes back by itself.`}
-          action=${() => sendYaml(withQuery(PATH, query), draft.text)} /></div>
+          action=${() => sendYaml(withQuery(PATH, query), draft.text, fresh ? NEW : draft.etag)} /></div>
       <p class="soft small">The same: <code>waypost rollout start --selector ${draft.selector} -f FILE</code></p></div>`}<//>`;
 }
 

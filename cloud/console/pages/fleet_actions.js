@@ -1,6 +1,6 @@
 // Actions on selected gateways, saved views of the list, and the list as a file.
 
-import { del, get, patch, post, put, withQuery } from "./api.js";
+import { NEW, del, get, patch, post, put, withQuery } from "./api.js";
 import { lazy } from "./frame.js";
 import { html, useState } from "./html.js";
 import { Dialog, ErrorNote, Name } from "./parts.js";
@@ -107,7 +107,7 @@ export function Views({ query }) {
   async function save(event) {
     event.preventDefault();
     try {
-      await put(`/api/v1/views/${encodeURIComponent(name)}`, { page: "fleet", query: shown });
+      await put(`/api/v1/views/${encodeURIComponent(name)}`, { page: "fleet", query: shown }, views.find((one) => one.name === name)?.etag ?? NEW);
       setNaming(false);
       load();
     } catch (failed) {

@@ -140,7 +140,7 @@ function Configuration({ tenant, gateway, manage, configures }) {
     <code>waypost config apply</code> gives it one.<//><//>`;
   if (!configures || missing) return none;
   if (!found) return html`<${ErrorNote} error=${error} retry=${load} />`;
-  const back = (version) => post(withQuery(`/api/v1/configurations/${encodeURIComponent(gateway)}/rollback`, { tenant, to: version }));
+  const back = (version) => post(withQuery(`/api/v1/configurations/${encodeURIComponent(gateway)}/rollback`, { tenant, to: version }), undefined, `"${found.wanted}"`);
   return html`<div class="grid"><${Panel} title="Configuration" span=${6}><${Pairs} pairs=${[
         ["state", html`<span class=${found.why ? "bad-t" : ""}>${plain(found.state)}</span>`],
         ["wanted version", number(found.wanted)],

@@ -153,7 +153,7 @@ function NewPassword({ user, close }) {
   const [made, setMade] = useState(null);
   if (made) return html`<${Dialog} title=${`New password of ${plain(user.name)}`} close=${close}><${Password} made=${made} close=${close} /><//>`;
   return html`<${DialogForm} title=${`New password for ${plain(user.name)}`} label="Make a new password" close=${close}
-    act=${async () => setMade(await post(`${pathOf(user.name)}/password`, { overlap_s: Number(overlap) }))}>
+    act=${async () => setMade(await post(`${pathOf(user.name)}/password`, { overlap_s: Number(overlap) }, user.etag))}>
     <p>It is made here and shown once.${overlap === "0" ? " Its sessions in browsers end." : ""}</p>
     <label class="field">Old passwords<select class="input" value=${overlap} onChange=${(event) => setOverlap(event.target.value)}>
       ${OVERLAPS.map(([seconds, text]) => html`<option key=${seconds} value=${seconds}>${text}</option>`)}</select></label><//>`;
@@ -161,11 +161,12 @@ function NewPassword({ user, close }) {
 
 function Rights({ user, close }) {
   const [text, setText] = useState(user.allow.join("\n"));
+  const [etag] = useState(user.etag); // of the rights in the form: the page loads the user again meanwhile
   const rights = text.split(/\s+/).filter(Boolean);
   const added = rights.filter((each) => !user.allow.includes(each));
   const gone = user.allow.filter((each) => !rights.includes(each));
   return html`<${DialogForm} title=${`Rights of ${plain(user.name)}`} label="Change" allowed=${added.length + gone.length > 0} close=${close}
-    act=${async () => { await put(`${pathOf(user.name)}/rights`, { allow: rights }); close(); }}>
+    act=${async () => { await put(`${pathOf(user.name)}/rights`, { allow: rights }, etag); close(); }}>
     <label class="field">One right a line: operations, a colon, an address or filter<textarea class="input mono" rows="6" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>
     ${added.length > 0 && html`<p>New: ${tags(added)}</p>`}${gone.length > 0 && html`<p>Taken away: ${tags(gone)}</p>`}
     <p class="soft small">Its ${counted(user.connections, "connection")} close, and its sessions end.</p><//>`;
@@ -174,7 +175,7 @@ function Rights({ user, close }) {
 function Remove({ user, close }) {
   const [typed, setTyped] = useState("");
   return html`<${DialogForm} title=${`Remove ${plain(user.name)}`} label="Remove" danger allowed=${typed === user.name} close=${close}
-    act=${async () => { await del(pathOf(user.name)); go(address("people")); }}>
+    act=${async () => { await del(pathOf(user.name), user.etag); go(address("people")); }}>
     <p>It can sign in and connect no longer; ${counted(user.connections, "connection")} close. What it made stays.</p>
     <label class="field">Type the name <b>${plain(user.name)}</b><input class="input" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
     <p class="soft small">The same: <code class="name">waypost hub user remove ${plain(user.name)}</code></p><//>`;

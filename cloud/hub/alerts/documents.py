@@ -19,6 +19,7 @@ from cloud.hub.registry.alerts import (
     ReceiverRecord,
     RuleSettings,
 )
+from edge.broker.http.preconditions import tag_of
 from edge.output.text import line
 from edge.output.times import moment_us
 
@@ -130,6 +131,8 @@ class RuleDocument(msgspec.Struct, kw_only=True):
     changed_at: int | None
     """Time of the last change of its settings; null: as delivered."""
     changed_by: str
+    etag: str
+    """State of its settings, for `If-Match`."""
 
 
 class MuteDocument(msgspec.Struct, kw_only=True):
@@ -165,6 +168,8 @@ class ReceiverDocument(msgspec.Struct, kw_only=True):
     """Last failed attempt."""
     failure: str
     """Reason; empty after a delivery."""
+    etag: str
+    """State of its settings, for `If-Match`."""
 
 
 class RuleList(msgspec.Struct, kw_only=True):
@@ -275,6 +280,7 @@ def rule_document(
         pending=pending,
         changed_at=milliseconds(settings.changed_at) if settings is not None else None,
         changed_by=settings.changed_by if settings is not None else "",
+        etag=tag_of(settings),
     )
 
 
@@ -297,7 +303,13 @@ def receiver_document(record: ReceiverRecord, secret: str | None = None) -> Rece
         delivered_at=milliseconds(record.delivered_at),
         failed_at=milliseconds(record.failed_at),
         failure=record.failure,
+        etag=receiver_tag(record),
     )
+
+
+def receiver_tag(record: ReceiverRecord) -> str:
+    """Return the entity tag of a receiver's settings. A digest of its secret would help to guess that."""
+    return tag_of((record.name, record.kind, record.severity, record.settings, record.changed_at))
 
 
 def notification_of(record: AlertRecord, event: str, delivery: str, hub: str) -> Notification:

@@ -32,19 +32,20 @@ from starlette.responses import Response
 from cloud.hub.alerts.book import effective_rules
 from cloud.hub.alerts.documents import (
     AlertPage,
+    DeliveredName,
     MuteDocument,
+    MutePage,
     PendingPage,
     ReceiverDocument,
-    RuleDocument,
-    alert_detail,
-    DeliveredName,
-    MutePage,
     ReceiverPage,
+    RuleDocument,
     RuleList,
+    alert_detail,
     alert_document,
     mute_document,
     pending_document,
     receiver_document,
+    receiver_tag,
     rule_document,
 )
 from cloud.hub.alerts.limits import (
@@ -66,6 +67,7 @@ from cloud.hub.registry.alerts import AlertFilter, AlertRecord, MuteRecord, Rece
 from cloud.hub.scope import FLEET, Scope, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -223,6 +225,7 @@ class _AlertApi:
     async def change_rule(self, request: Request) -> Response:
         by = await self._fleet_user(request)
         name, wanted = request.path_params["rule"], await _document(request, RuleRequest)
+        condition = precondition_of(request)
         if name not in BY_NAME:
             raise RequestRefused(404, f"no rule {name[:64]}")
         known = (await self._alerts.ask(lambda registry: registry.settings())).get(name)
@@ -238,7 +241,11 @@ class _AlertApi:
             by,
         )
         note_change(request, before=_settings(before), after=_settings(settings))
-        await self._alerts.ask(lambda registry: registry.set_rule(settings))
+
+        def check(present: RuleSettings | None) -> None:
+            condition.check(tag_of(present))
+
+        await self._alerts.ask(lambda registry: registry.set_rule(settings, check))
         return json_response(next(each for each in await self._rules() if each.rule == name))
 
     # --- mutes --------------------------------------------------------------------------------------------------------
@@ -296,6 +303,7 @@ class _AlertApi:
     async def put_receiver(self, request: Request) -> Response:
         by = await self._fleet_user(request)
         name, wanted = request.path_params["name"], await _document(request, ReceiverRequest)
+        condition = precondition_of(request)
         if _NAME.fullmatch(name) is None:
             raise RequestRefused(400, "a receiver's name has letters, digits, - . _, 63 at most")
         before = await self._receiver(name)
@@ -318,14 +326,23 @@ class _AlertApi:
         if before is not None and (before.settings, before.secret) != (record.settings, record.secret):
             after["settings"] = "changed"
         note_change(request, before=None if before is None else _receiver_kind(before), after=after)
-        if not await self._alerts.ask(lambda registry: registry.put_receiver(record, RECEIVERS_MAX)):
+
+        def check(present: ReceiverRecord | None) -> None:
+            condition.check(None if present is None else receiver_tag(present))
+
+        if not await self._alerts.ask(lambda registry: registry.put_receiver(record, RECEIVERS_MAX, check)):
             raise RequestRefused(409, f"there are {RECEIVERS_MAX} receivers: delete one first")
         return json_response(receiver_document(record, made), 200 if before is not None else 201)
 
     async def delete_receiver(self, request: Request) -> Response:
         await self._fleet_user(request)
         name = request.path_params["name"]
-        if not await self._alerts.ask(lambda registry: registry.delete_receiver(name)):
+        condition = precondition_of(request)
+
+        def check(present: ReceiverRecord) -> None:
+            condition.check(receiver_tag(present))
+
+        if not await self._alerts.ask(lambda registry: registry.delete_receiver(name, check)):
             raise RequestRefused(404, f"no receiver {name[:64]}", code="receiver-not-found")
         return json_response({"deleted": name})
 

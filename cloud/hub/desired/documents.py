@@ -67,6 +67,8 @@ class RankedSelectorRow(SelectorRow):
     """Gateways that an earlier selector takes, by that selector."""
     kinds: dict[str, int]
     """Number of resources by kind."""
+    etag: str
+    """Its state, for `If-Match`."""
 
 
 class ConfigurationList(TypedDict):
@@ -105,6 +107,8 @@ class SelectorDetail(SelectorRow):
 
     resources: list[Any]
     yaml: str
+    etag: str
+    """Its state, for `If-Match`."""
 
 
 class ExcludedGateway(TypedDict):
@@ -194,6 +198,8 @@ class LabelledGateway(TypedDict):
     tenant: str
     gateway: str
     labels: dict[str, str]
+    etag: str
+    """State of the labels, for `If-Match`."""
 
 
 class LabelList(TypedDict):

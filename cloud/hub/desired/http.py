@@ -58,7 +58,7 @@ from cloud.hub.desired.planned import difference_of, plan_document, selector_row
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
 from cloud.hub.json_http import answering, json_response
-from cloud.hub.labels import Changes, LabelSelector, parse_selector, validate_labels
+from cloud.hub.labels import Changes, Labels, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import UnknownGateway, VersionRecord, WantedConfiguration
@@ -67,6 +67,7 @@ from cloud.hub.rollout import RolloutPace, WavesError
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
+from edge.broker.http.preconditions import Precondition, precondition_of, tag_of
 from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -149,14 +150,19 @@ class _DesiredApi:
         shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
         row = gateway_row(state)
         rows = [version_row(each) for each in versions]
-        return json_response(
-            {**row, "resources": shown, "versions": rows, "difference": _difference(versions, row["version"])}
-        )
+        document = {**row, "resources": shown, "versions": rows, "difference": _difference(versions, row["version"])}
+        answer = json_response(document)
+        answer.headers["ETag"] = _version_tag(state.wanted)
+        return answer
 
     async def post_configuration(self, request: Request) -> Response:
         wanted = await self._wanted(request, request.path_params["gateway"])
-        now_us, sign = self._desired.now_us(), self._desired.sign
-        [made] = await self._desired.ask(lambda tables: set_wanted(tables.configurations, [wanted], now_us, sign))
+        now_us, sign, condition = self._desired.now_us(), self._desired.sign, precondition_of(request)
+
+        def work(tables: ConfigurationTables) -> list[VersionRecord]:
+            return set_wanted(tables.configurations, [wanted], now_us, sign, _version_check(condition))
+
+        [made] = await self._desired.ask(work)
         note_change(request, tenant=wanted.tenant, after={"version": made.version, "why": wanted.note})
         return json_response(version_row(made), 201)
 
@@ -181,8 +187,12 @@ class _DesiredApi:
 
     async def _of_selector(self, request: Request, wanted: WantedConfiguration) -> Response:
         wanted = wanted._replace(selector=str(_selector(request)))
-        now_us, sign = self._desired.now_us(), self._desired.sign
-        made = await self._desired.ask(lambda tables: set_wanted_for_selector(tables.selectors, wanted, now_us, sign))
+        now_us, sign, condition = self._desired.now_us(), self._desired.sign, precondition_of(request)
+
+        def work(tables: ConfigurationTables) -> list[VersionRecord]:
+            return set_wanted_for_selector(tables.selectors, wanted, now_us, sign, _selector_check(condition))
+
+        made = await self._desired.ask(work)
         shown = {"gateways": len(made), "why": wanted.note}
         note_change(request, subject=wanted.selector, tenant=wanted.tenant, after=shown)
         return json_response({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
@@ -216,13 +226,17 @@ class _DesiredApi:
         if mine is None:
             raise RequestRefused(404, f"selector {text} of tenant {tenant} has no configuration")
         shown = [masked(KINDS, each) for each in mine.resources]
-        return json_response({**selector_row(mine), "resources": shown, "yaml": to_yaml(shown)})
+        tag = tag_of(mine.decided_at)
+        answer = json_response({**selector_row(mine), "resources": shown, "yaml": to_yaml(shown), "etag": tag})
+        answer.headers["ETag"] = tag
+        return answer
 
     async def delete_selector(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
         text, how = str(_selector(request)), make_context(self._desired.now_us(), self._desired.sign)
         note_change(request, subject=text, tenant=tenant)
-        made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how))
+        check = _selector_check(precondition_of(request))
+        made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how, check))
         note_change(request, after={"gateways": len(made)})
         return json_response({"selector": text, "gateways": [version_row(each) for each in made]})
 
@@ -231,34 +245,43 @@ class _DesiredApi:
         chosen = _selector(request) if "selector" in request.query_params else None
         found = await self._desired.ask(lambda tables: tables.selectors.labels(tenant))
         mine = {name: labels for name, labels in found.items() if chosen is None or chosen.matches(labels)}
-        rows = [{"tenant": tenant, "gateway": name, "labels": labels} for name, labels in mine.items()]
+        rows = [
+            {"tenant": tenant, "gateway": name, "labels": labels, "etag": tag_of(labels)}
+            for name, labels in mine.items()
+        ]
         return json_response({"gateways": rows})
 
     async def label(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
         name, changes = request.path_params["gateway"], _changes(await read_body(request, LABELS_BYTES_MAX, "labels"))
-        how = make_context(self._desired.now_us(), self._desired.sign)
+        how, condition = make_context(self._desired.now_us(), self._desired.sign), precondition_of(request)
+
+        def check(present: Labels) -> None:
+            condition.check(tag_of(present))
 
         def work(tables: ConfigurationTables) -> tuple[dict[str, str], dict[str, Any]]:
             before = tables.selectors.labels(tenant).get(name, {})
-            made = tables.selectors.label(tenant, (name,), changes, how)
+            made = tables.selectors.label(tenant, (name,), changes, how, check)
             labels = tables.selectors.labels(tenant)[name]
             return before, {"gateway": name, "labels": labels, "version": made[0].version if made else None}
 
         before, answer = await self._desired.ask(work)
         note_change(request, tenant=tenant, before=before, after=answer["labels"])
-        return json_response(answer)
+        changed = json_response(answer)
+        changed.headers["ETag"] = tag_of(answer["labels"])
+        return changed
 
     async def roll_back(self, request: Request) -> Response:
         tenant, by = await self._tenant_and_user(request, Operation.MANAGE)
         gateway, query = request.path_params["gateway"], request.query_params
         number = int(_number(query["to"], "to")) if "to" in query else None
         now_us, sign, note = self._desired.now_us(), self._desired.sign, query.get("why", "")
+        check = _version_check(precondition_of(request))
 
         def work(tables: ConfigurationTables) -> Any:
             known = tables.configurations
             return set_wanted(
-                known, [repeat_version(find_earlier(known, tenant, gateway, number), by, note)], now_us, sign
+                known, [repeat_version(find_earlier(known, tenant, gateway, number), by, note)], now_us, sign, check
             )
 
         [made] = await self._desired.ask(work)
@@ -356,6 +379,21 @@ class _DesiredApi:
         return WantedConfiguration(
             tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", "")
         )
+
+
+def _version_tag(version: int) -> str:
+    """Return the entity tag of a gateway's wanted version."""
+    return f'"{version}"'
+
+
+def _version_check(condition: Precondition) -> Callable[[int], None]:
+    """Return the check of the wanted version; 0 means that there is none."""
+    return lambda version: condition.check(_version_tag(version) if version else None)
+
+
+def _selector_check(condition: Precondition) -> Callable[[int | None], None]:
+    """Return the check of the time of a selector's configuration; None without one."""
+    return lambda decided_at: condition.check(None if decided_at is None else tag_of(decided_at))
 
 
 def _difference(versions: Sequence[VersionRecord], in_force: int) -> str | None:

@@ -7,7 +7,7 @@ gateway checks those before it applies a version, and reports the error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
@@ -97,9 +97,14 @@ def _bounded(found: Sequence[tuple[bool, str]]) -> list[str]:
 
 
 def set_wanted_for_selector(
-    selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign
+    selectors: Selectors,
+    wanted: WantedConfiguration,
+    now_us: int,
+    sign: Sign,
+    check: Callable[[int | None], None] = lambda _decided_at: None,
 ) -> list[VersionRecord]:
-    """Set the configuration of `wanted.selector`; `wanted` names no gateway. Return the versions made.
+    """Set the configuration of `wanted.selector`; `wanted` names no gateway. Return the versions made. `check`: as of
+    `Selectors.set_wanted`.
 
     Raises `LabelError`, `UnknownGateway` for too many gateways, and as `set_wanted`.
     """
@@ -119,7 +124,7 @@ def set_wanted_for_selector(
         confirm_s=wanted.confirm_s,
         restart=wanted.restart,
     )
-    return selectors.set_wanted(record, make_context(now_us, sign))
+    return selectors.set_wanted(record, make_context(now_us, sign), check)
 
 
 def plan_for_selector(selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign) -> SelectorPlan:
@@ -154,14 +159,18 @@ def make_context(now_us: int, sign: Sign) -> VersionContext:
 
 
 def set_wanted(
-    known: Configurations, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign
+    known: Configurations,
+    wanted: Sequence[WantedConfiguration],
+    now_us: int,
+    sign: Sign,
+    check: Callable[[int], None] = lambda _version: None,
 ) -> list[VersionRecord]:
-    """Make the next version of each of these gateways of one tenant.
+    """Make the next version of each of these gateways of one tenant. `check`: as of `Configurations.set_wanted`.
 
     Raises `UnknownGateway`, `DesiredError`, also for a loop over the fleet; then none is made.
     """
     _require_no_ring(known, wanted[0].tenant, {each.gateway: each.resources for each in wanted})
-    return known.set_wanted(wanted, now_us, sign)
+    return known.set_wanted(wanted, now_us, sign, check)
 
 
 def _require_no_ring(known: Configurations, tenant: str, wanted: Mapping[str, Documents]) -> None:

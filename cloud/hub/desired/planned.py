@@ -15,6 +15,7 @@ from cloud.hub.desired.loops import Documents
 from cloud.hub.desired.shown import selector_row
 from cloud.hub.labels import Labels, parse_selector
 from cloud.hub.registry.selectors import PlannedGateway, SelectorPlan, SelectorRecord
+from edge.broker.http.preconditions import tag_of
 from edge.configuration.kinds import KINDS
 
 NAMES_SHOWN_MAX: Final = 50
@@ -77,6 +78,7 @@ def selector_rows(records: Sequence[SelectorRecord], labelled: Mapping[str, Labe
     return [
         {
             **selector_row(each),
+            "etag": tag_of(each.decided_at),
             "matches": matches[place],
             "effective": effective[place],
             "hidden_by": dict(hidden[place]),

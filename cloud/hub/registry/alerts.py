@@ -7,7 +7,7 @@ stored in the transaction that changes its alert, so a restart neither loses nor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -360,10 +360,14 @@ class Alerts:
         rows = self._database.transaction(lambda tx: tx.execute(sa.select(*_RULE)).all())
         return {row.rule: RuleSettings(*row) for row in rows}
 
-    def set_rule(self, settings: RuleSettings) -> None:
-        """Store the settings of a rule."""
+    def set_rule(
+        self, settings: RuleSettings, check: Callable[[RuleSettings | None], None] = lambda _settings: None
+    ) -> None:
+        """Store the settings of a rule. `check` gets those before, and raises to prevent the change."""
 
         def work(tx: sa.Connection) -> None:
+            row = tx.execute(sa.select(*_RULE).where(alert_rules.c.rule == settings.rule)).first()
+            check(None if row is None else RuleSettings(*row))
             tx.execute(alert_rules.delete().where(alert_rules.c.rule == settings.rule))
             tx.execute(alert_rules.insert().values(**settings._asdict()))
 
@@ -376,10 +380,14 @@ class Alerts:
         query = sa.select(*_RECEIVER).order_by(receivers.c.name)
         return [ReceiverRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
-    def put_receiver(self, made: ReceiverRecord, most: int) -> bool:
-        """Store a receiver, or replace the one of that name; return False when there are `most`."""
+    def put_receiver(
+        self, made: ReceiverRecord, most: int, check: Callable[[ReceiverRecord | None], None] = lambda _before: None
+    ) -> bool:
+        """Store a receiver, or replace the one of that name; return False when there are `most`. `check`: as of
+        `set_rule`."""
 
         def work(tx: sa.Connection) -> bool:
+            check(_receiver(tx, made.name))
             tx.execute(receivers.delete().where(receivers.c.name == made.name))
             if (tx.execute(sa.select(sa.func.count()).select_from(receivers)).scalar() or 0) >= most:
                 return False
@@ -388,10 +396,12 @@ class Alerts:
 
         return self._database.transaction(work)
 
-    def delete_receiver(self, name: str) -> bool:
-        """Delete a receiver and its waiting notifications; return False if unknown."""
+    def delete_receiver(self, name: str, check: Callable[[ReceiverRecord], None] = lambda _before: None) -> bool:
+        """Delete a receiver and its waiting notifications; return False if unknown. `check`: as of `set_rule`."""
 
         def work(tx: sa.Connection) -> bool:
+            if (before := _receiver(tx, name)) is not None:
+                check(before)
             tx.execute(deliveries.delete().where(deliveries.c.receiver == name))
             return bool(tx.execute(receivers.delete().where(receivers.c.name == name)).rowcount)
 
@@ -431,6 +441,11 @@ def _record_outcome(tx: sa.Connection, receiver: str, now_us: int, failure: str 
     if failure is not None:
         values = {"failed_at": now_us, "failure": failure}
     tx.execute(receivers.update().where(receivers.c.name == receiver).values(**values))
+
+
+def _receiver(tx: sa.Connection, name: str) -> ReceiverRecord | None:
+    row = tx.execute(sa.select(*_RECEIVER).where(receivers.c.name == name)).first()
+    return None if row is None else ReceiverRecord(*row)
 
 
 def _one(tx: sa.Connection, identifier: str) -> AlertRecord | None:

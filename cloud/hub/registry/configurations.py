@@ -189,10 +189,23 @@ class Configurations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def set_wanted(self, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
-        """Make the next version for each of these gateways. Raises `UnknownGateway`, `DesiredError`; then none is
-        made."""
-        return self._database.transaction(lambda tx: make_versions(tx, wanted, now_us, sign))
+    def set_wanted(
+        self,
+        wanted: Sequence[WantedConfiguration],
+        now_us: int,
+        sign: Sign,
+        check: Callable[[int], None] = lambda _version: None,
+    ) -> list[VersionRecord]:
+        """Make the next version for each of these gateways. `check` gets the wanted version of each before, and raises
+        to prevent the change. Raises `UnknownGateway`, `DesiredError`; then none is made."""
+
+        def work(tx: sa.Connection) -> list[VersionRecord]:
+            for each in wanted:
+                before = gateway_in(tx, each.tenant, each.gateway)
+                check(before.wanted if before is not None else 0)
+            return make_versions(tx, wanted, now_us, sign)
+
+        return self._database.transaction(work)
 
     def versions(self, tenant: str, gateway: str) -> list[VersionRecord]:
         """Return the versions kept of a gateway, the newest first."""

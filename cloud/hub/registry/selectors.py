@@ -122,14 +122,21 @@ class Selectors:
         return self._database.transaction(work)
 
     def label(
-        self, tenant: str, gateways: Collection[str], changes: Changes, making: VersionContext
+        self,
+        tenant: str,
+        gateways: Collection[str],
+        changes: Changes,
+        making: VersionContext,
+        check: Callable[[Labels], None] = lambda _labels: None,
     ) -> list[VersionRecord]:
-        """Change the labels of gateways; return the versions made. Raises `UnknownGateway`, `LabelError`."""
+        """Change the labels of gateways; return the versions made. `check` gets the labels of each before, and raises
+        to prevent the change. Raises `UnknownGateway`, `LabelError`."""
 
         def work(tx: sa.Connection) -> list[VersionRecord]:
             for gateway in gateways:
                 if not names.is_known(tx, tenant, gateway):
                     raise UnknownGateway(f"tenant {tenant} has no gateway {gateway}")
+                check(labels.labels_of(tx, tenant, (gateway,)).get(gateway, {}))
                 labels.put(tx, tenant, gateway, changes)
             return _apply_selectors(tx, tenant, gateways, making)
 
@@ -139,11 +146,18 @@ class Selectors:
         """Return the configurations of selectors of a tenant, or of all tenants, the latest first."""
         return self._database.transaction(lambda tx: _all(tx, tenant))
 
-    def set_wanted(self, record: SelectorRecord, making: VersionContext) -> list[VersionRecord]:
-        """Set the configuration of a selector; return the versions made. `decided_at` of the record is ignored. Raises
+    def set_wanted(
+        self,
+        record: SelectorRecord,
+        making: VersionContext,
+        check: Callable[[int | None], None] = lambda _decided_at: None,
+    ) -> list[VersionRecord]:
+        """Set the configuration of a selector; return the versions made. `decided_at` of the record is ignored; `check`
+        gets that of the configuration before, None without one, and raises to prevent the change. Raises
         `LabelError`."""
 
         def work(tx: sa.Connection) -> list[VersionRecord]:
+            check(_decided_at(tx, record.tenant, record.selector))
             require_room(tx, record.tenant, record.selector)
             store_selector(tx, record._replace(decided_at=in_order(tx, making.now_us)))
             return _apply_selectors(tx, record.tenant, None, making)
@@ -164,10 +178,18 @@ class Selectors:
             return planned.plan
         raise AssertionError("a plan ends its transaction")
 
-    def delete(self, tenant: str, text: str, making: VersionContext) -> list[VersionRecord]:
-        """Delete the configuration of a selector; return the versions made. Raises `UnknownGateway` if it has none."""
+    def delete(
+        self,
+        tenant: str,
+        text: str,
+        making: VersionContext,
+        check: Callable[[int | None], None] = lambda _decided_at: None,
+    ) -> list[VersionRecord]:
+        """Delete the configuration of a selector; return the versions made. `check`: as of `set_wanted`. Raises
+        `UnknownGateway` if it has none."""
 
         def work(tx: sa.Connection) -> list[VersionRecord]:
+            check(_decided_at(tx, tenant, text))
             mine = (selectors.c.tenant == tenant, selectors.c.selector == text)
             if not tx.execute(selectors.delete().where(*mine)).rowcount:
                 raise UnknownGateway(f"selector {text} of tenant {tenant} has no configuration")
@@ -193,10 +215,15 @@ class Selectors:
 _SELECTOR = [selectors.c[name] for name in SelectorRecord._fields]
 
 
+def _decided_at(tx: sa.Connection, tenant: str, text: str) -> int | None:
+    mine = (selectors.c.tenant == tenant, selectors.c.selector == text)
+    return tx.execute(sa.select(selectors.c.decided_at).where(*mine)).scalar()
+
+
 def store_selector(tx: sa.Connection, record: SelectorRecord) -> None:
     """Store the configuration of a selector, unless a later one exists."""
     mine = (selectors.c.tenant == record.tenant, selectors.c.selector == record.selector)
-    before = tx.execute(sa.select(selectors.c.decided_at).where(*mine)).scalar()
+    before = _decided_at(tx, record.tenant, record.selector)
     if before is not None and before > record.decided_at:
         return
     tx.execute(selectors.delete().where(*mine))

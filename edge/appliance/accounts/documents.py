@@ -44,6 +44,8 @@ class UserDocument(msgspec.Struct, kw_only=True):
     """Connections and requests of the user now."""
     last_login_at: float | None
     """Last successful login since the start of the gateway; None without one."""
+    etag: str
+    """State of its rights, for `If-Match`."""
 
 
 class UserPage(msgspec.Struct, kw_only=True):

@@ -42,6 +42,7 @@ from edge.appliance.accounts.rights_in_words import judge_rights, rights_in_word
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
 from edge.broker.http.json_documents import json_answer, read_document
+from edge.broker.http.preconditions import Precondition, precondition_of, tag_of
 from edge.broker.http.queries import choice_of, limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -110,7 +111,10 @@ class _Users:
         return json_answer(UserPage(users=documents, next=shown[-1] if more else None, total=len(names)))
 
     async def show(self, request: Request) -> Response:
-        return json_answer(self._document(_name_of(request)))
+        document = self._document(_name_of(request))
+        answer = json_answer(document)
+        answer.headers["ETag"] = document.etag
+        return answer
 
     async def judge(self, request: Request) -> Response:
         name, query = _name_of(request), request.query_params
@@ -132,7 +136,13 @@ class _Users:
     async def rotate(self, request: Request) -> Response:
         wanted, name, password = await read_document(request, NewPassword), _name_of(request), generated_password()
         had, ends = bool(self._known(name).secrets), time.time() + wanted.overlap_s
-        await self._change(lambda file: rotate_secret(file, name, password, ends_at_s=ends))
+        condition = precondition_of(request)
+
+        def change(file: CredentialFile) -> CredentialUser:
+            _check(condition, file, name)
+            return rotate_secret(file, name, password, ends_at_s=ends)
+
+        await self._change(change)
         return self._credentials(request, name, password, ends if had else None)
 
     async def allow(self, request: Request) -> Response:
@@ -142,8 +152,13 @@ class _Users:
         return await self._change_rights(request, replace_rights)
 
     async def remove(self, request: Request) -> Response:
-        name = _name_of(request)
-        await self._change(lambda file: remove_user(file, name))
+        name, condition = _name_of(request), precondition_of(request)
+
+        def change(file: CredentialFile) -> None:
+            _check(condition, file, name)
+            remove_user(file, name)
+
+        await self._change(change)
         return json_answer(RemovedUser(name=name))
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -152,8 +167,13 @@ class _Users:
         self, request: Request, change: Callable[[CredentialFile, str, Sequence[AccessRule]], CredentialUser]
     ) -> Response:
         wanted, name = await read_document(request, NewRights), _name_of(request)
-        rules = _rules_of(lambda: parse_rights(wanted.allow))
-        await self._change(lambda file: change(file, name, rules))
+        rules, condition = _rules_of(lambda: parse_rights(wanted.allow)), precondition_of(request)
+
+        def changed(file: CredentialFile) -> CredentialUser:
+            _check(condition, file, name)
+            return change(file, name, rules)
+
+        await self._change(changed)
         return json_answer(self._document(name))
 
     async def _change(self, change: Callable[[CredentialFile], object]) -> None:
@@ -199,6 +219,7 @@ class _Users:
             ],
             connections=self._gate.connections_of(name),
             last_login_at=self._gate.last_logins.get(name),
+            etag=_tag_of(user),
         )
 
     def _credentials(self, request: Request, name: str, password: str, old_end_at: float | None = None) -> Response:
@@ -236,3 +257,14 @@ def _qr(text: str) -> str:
     except ImportError:
         return ""
     return str(segno.make_qr(text, error="m").svg_data_uri(scale=4, dark="#000", light="#fff"))
+
+
+def _tag_of(user: CredentialUser) -> str:
+    return tag_of((user.name, user.origin, format_rights(user.rules)))
+
+
+def _check(condition: Precondition, file: CredentialFile, name: str) -> None:
+    """Raise RequestRefused unless the user in the file meets the condition."""
+    user = file.load().users.get(name)
+    if user is not None:
+        condition.check(_tag_of(user))

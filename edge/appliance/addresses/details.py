@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
+from bridge.resources.resource import Resource
 from edge.appliance.addresses.directory import AddressDirectory
 from edge.appliance.addresses.documents import AddressConsumer, AddressDetail, AddressUsers
 from edge.appliance.addresses.wording import policy_sentences
 from edge.appliance.paging import SLICE_ROWS, WorkSlices
 from edge.broker.configuration import BrokerConfiguration, Direction
+from edge.broker.http.preconditions import tag_of
 from edge.broker.model.authorization import EVERYTHING, Operation, substitute
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.topics import overlaps
@@ -41,9 +43,9 @@ class AddressDetails:
         router: Router,
         gate: Authenticator,
         configuration: Callable[[], BrokerConfiguration],
-        resource_of: Callable[[str], str],
+        resource_of: Callable[[str], Resource | None],
     ) -> None:
-        """`resource_of` returns the name of the Address resource with a pattern; empty without one."""
+        """`resource_of` returns the Address resource with a pattern; None without one."""
         self.directory: Final = directory
         self.router: Final = router
         self.gate: Final = gate
@@ -56,12 +58,14 @@ class AddressDetails:
         rule = router.addresses.table.rule_of_filter(address)
         policy = router.addresses.policy_of_filter(address)
         found = list(self.directory.sources.consumers(address))
+        resource = self._resource_of(rule.pattern)
         letters = policy.deadletter or ""
         return AddressDetail(
             address=address,
             type=rule.type.value,
             rule=rule.pattern,
-            resource=self._resource_of(rule.pattern),
+            resource=resource.name if resource is not None else "",
+            etag=tag_of(resource.document["spec"]) if resource is not None else "",
             overlapping=self._overlapping(address, rule.pattern),
             policy=policy_sentences(rule.type, policy),
             rows=await self.directory.documents(address),

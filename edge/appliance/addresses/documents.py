@@ -113,6 +113,8 @@ class AddressDetail(msgspec.Struct, kw_only=True):
     """Pattern of the rule that applies; ``#`` may be the default of the space."""
     resource: str
     """Name of the Address resource with this rule; empty: it is from no resource of this gateway."""
+    etag: str
+    """State of that resource, for `If-Match`."""
     overlapping: list[str]
     """Patterns of other rules that apply to some of the same names; the most specific one decides."""
     policy: list[str]

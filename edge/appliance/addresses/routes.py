@@ -68,7 +68,11 @@ class _Addresses:
         return _json(await self._directory.tree(under, after=after, limit=limit_of(query)))
 
     async def show(self, request: Request) -> Response:
-        return _json(await self._details.document(name_of(request)))
+        document = await self._details.document(name_of(request))
+        answer = _json(document)
+        if document.etag:
+            answer.headers["ETag"] = document.etag
+        return answer
 
     async def explain(self, request: Request) -> Response:
         return _json(await self._explainer.explain(_checked(request.query_params.get("address", ""))))

@@ -19,7 +19,7 @@ another version than the one in force gets 409.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -42,6 +42,7 @@ from edge.broker.http.access import USER, HttpAccess
 from edge.broker.http.application import Answer, needing
 from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.configuration.file import RepositoryError
@@ -113,14 +114,16 @@ class _ConfigurationApi:
         if self._known is None:
             nothing = ConfigurationDocument(version=0, text="", fixed=FIXED, managed=[], hub_version=0, trial=None)
             return _json(nothing)
-        return _json(await self._service.document())
+        document = await self._service.document()
+        return _json(document, headers={"ETag": _version_tag(document.version)})
 
     async def check(self, request: Request) -> Response:
         wanted = await _body(request, ConfigurationText, BODY_BYTES_MAX)
         return _json(await self._service.check(wanted.text))
 
     async def change(self, request: Request) -> Response:
-        wanted = await _body(request, ConfigurationRequest, BODY_BYTES_MAX)
+        wanted, condition = await _body(request, ConfigurationRequest, BODY_BYTES_MAX), precondition_of(request)
+        condition.check(_version_tag((await self._service.document()).version))
         if (wanted.text is None) is (wanted.restore is None):
             raise RequestRefused(400, "give one of text and restore")
         if wanted.try_s is not None and wanted.try_s <= 0:
@@ -164,7 +167,12 @@ class _ConfigurationApi:
         return await self._change_address(request, "DELETE", name_of(request), {})
 
     async def _change_address(self, request: Request, operation: str, address: str, spec: dict[str, Any]) -> Response:
-        answer = await self._service.addresses.change_by(_user(request), operation, address, spec)
+        condition = precondition_of(request)
+
+        def check(present: Mapping[str, Any] | None) -> None:
+            condition.check(None if present is None else tag_of(present))
+
+        answer = await self._service.addresses.change_by(_user(request), operation, address, spec, check)
         if answer.status >= 300:
             raise RequestRefused(answer.status, answer.description)
         return _json(AddressResult(address=address, spec=answer.body or {}), answer.status if answer.body else 200)
@@ -182,7 +190,11 @@ def _user(request: Request) -> str:
     return str(request.scope.get(USER) or "the console")
 
 
-def _json(document: Any, status: int = 200) -> Response:
-    return Response(
-        msgspec.json.encode(document), status_code=status, media_type="application/json", headers=NEVER_CACHED
-    )
+def _version_tag(version: int) -> str:
+    """Return the entity tag of a version of the own configuration."""
+    return f'"{version}"'
+
+
+def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    fields = {**NEVER_CACHED, **(headers or {})}
+    return Response(msgspec.json.encode(document), status_code=status, media_type="application/json", headers=fields)

@@ -12,6 +12,7 @@ from bridge.resources.diff import masked, unified
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.parse import to_yaml
 from bridge.resources.plan import ResourceChange
+from bridge.resources.resource import Resource
 from edge.appliance.configuring.documents import (
     AppliedConfigurationDocument,
     ConfigurationChange,
@@ -100,8 +101,8 @@ class ConfigurationService:
         """Return one version; None if it is not kept. Raises `RepositoryError`."""
         return await asyncio.to_thread(self._earlier, version)
 
-    def resource_of(self, address: str) -> str:
-        """Return the name of the Address resource with this name or pattern; empty without one."""
+    def resource_of(self, address: str) -> Resource | None:
+        """Return the Address resource with this name or pattern; None without one."""
         return self._local.resource_of(address)
 
     # --- changing -----------------------------------------------------------------------------------------------

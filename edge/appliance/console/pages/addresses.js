@@ -133,7 +133,7 @@ function Change({ detail }) {
   const path = `/api/v1/addresses/${detail.rule.split("/").map(encodeURIComponent).join("/")}`;
   return html`<${Panel} title="Rule"><p><${Name} mono>${detail.rule}<//> is the Address resource <${Name} mono>${detail.resource}<//>.
       Its limits are on the page <a href=${address("configuration")}>Configuration</a>.</p>
-    <div class="do"><${ActionButton} label="Delete the rule" danger typed=${detail.rule} allowed=${manage} action=${() => del(path)} onDone=${() => go(address("addresses"))}
+    <div class="do"><${ActionButton} label="Delete the rule" danger typed=${detail.rule} allowed=${manage} action=${() => del(path, detail.etag)} onDone=${() => go(address("addresses"))}
       confirm=${`Names of ${plain(detail.rule)} follow another rule from now on. ${counted(waiting, "waiting message")} stay in the store. From a terminal: waypost delete address ${shellWord(detail.resource)}`} /></div><//>`;
 }
 

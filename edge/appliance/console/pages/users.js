@@ -164,12 +164,13 @@ function RightsTest({ path, name, allowed, changed }) {
 
 function ChangeRights({ user, path, close }) {
   const [text, setText] = useState(user.allow.join("\n"));
+  const [etag] = useState(user.etag); // of the rights in the form: the page loads the user again meanwhile
   const [error, setError] = useState(null);
   const rights = text.split(/\n/).map((each) => each.trim()).filter(Boolean);
   async function submit(event) {
     event.preventDefault();
     try {
-      await put(`${path}/rights`, { allow: rights });
+      await put(`${path}/rights`, { allow: rights }, etag);
       close();
     } catch (failed) {
       setError(failed);
@@ -194,7 +195,7 @@ function Remove({ user, path, close }) {
   async function submit(event) {
     event.preventDefault();
     try {
-      await del(path);
+      await del(path, user.etag);
       go(address("users"));
     } catch (failed) {
       setError(failed);
