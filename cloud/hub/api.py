@@ -38,6 +38,7 @@ from cloud.hub.fleet_view import (
 )
 from cloud.hub.gateways_http import csv_response, view_routes
 from cloud.hub.health import HubHealth
+from cloud.hub.idempotent_http import IdempotentRequests
 from cloud.hub.json_http import json_response
 from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX
@@ -112,6 +113,7 @@ def application(
     ]
     app = web_application(routes, access)
     app.add_middleware(AuditTrail, audit=audit, access=access)
+    app.add_middleware(IdempotentRequests, committer=committer, access=access, now_us=now_us)
     app.add_middleware(RefuseNul)
     return app
 

@@ -26,6 +26,15 @@ class NotedChange:
     error: str = ""
 
 
+SECRET: Final = "waypost.secret"
+"""Key of the ASGI scope of a request whose answer has a secret: it must not be stored."""
+
+
+def note_secret(request: Request) -> None:
+    """Note that the answer to a request has a secret, which is shown once."""
+    request.scope[SECRET] = True
+
+
 def note_change(
     request: Request,
     *,

@@ -237,6 +237,30 @@ PASSWORD_OVERLAP_S_MAX = 7 * 86_400.0
 FILES_BESIDE_CONNECTIONS = 1_024
 """Open files of a hub in addition to its connections: stores of 128 tenants, registry, data files of landings."""
 
+REQUEST_KEYS_KEPT_S = 86_400.0
+"""Time that idempotency keys of requests are kept: a client that repeats one does so within hours."""
+
+REQUEST_KEYS_OF_ONE_MAX = 1_000
+"""Idempotency keys of one user that are kept: one for each minute and a half of a day, some 2 MiB of answers."""
+
+REQUEST_KEYS_OF_TENANT_MAX = 5_000
+"""Idempotency keys of one tenant that are kept, so that others find room in the registry."""
+
+REQUEST_KEYS_FORGOTTEN_MAX = 20
+"""Old keys deleted with each new one: more than come, some milliseconds."""
+
+IDEMPOTENCY_KEY_CHARACTERS_MAX = 255
+"""Characters of an idempotency key; a UUID has 36."""
+
+IDEMPOTENT_BODY_BYTES_MAX = 4 << 20
+"""Bytes of a request with an idempotency key, which is held until it is done: the largest configuration."""
+
+REQUEST_ANSWER_BYTES_MAX = 16 * 1024
+"""Bytes of an answer that is stored under its key: 50 versions of configurations."""
+
+REQUEST_IN_PROGRESS_S = 60.0
+"""Age up to which a request without an answer is being done; then its hub was stopped."""
+
 AUDIT_KEPT_S = 400 * 86_400
 """Time that lines of the audit are kept: a year, and a month for its review."""
 

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bridge.hidden import hides
-from cloud.hub.changes import note_change
+from cloud.hub.changes import note_change, note_secret
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, TENANT_USERS_MAX, USER_DOCUMENT_BYTES_MAX
 from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
@@ -196,6 +196,7 @@ class _HubUsersApi:
                 add_user(file, wanted.name, rules, password)
 
             await self._change(change)
+            note_secret(request)
             return json_response(self._credentials(wanted.name, password, grant), 201)
 
     async def change_rights(self, request: Request) -> Response:
@@ -227,6 +228,7 @@ class _HubUsersApi:
             await self._change(change)
             if not wanted.overlap_s:
                 self._end_sessions(name)
+            note_secret(request)
             return json_response(self._credentials(name, password, grant))
 
     async def end_sessions(self, request: Request) -> Response:

@@ -34,6 +34,16 @@ _JSON: Final = "application/json"
 _ERRORS: Final = "application/problem+json"
 """Media type of errors."""
 _ERROR: Final = "#/components/responses/Error"
+_WITHOUT_KEY: Final = frozenset(
+    ("/api/v1/session", "/api/v1/session/link", "/api/v1/plans", "/api/v1/commands/rehearsal")
+)
+"""Paths of a hub where POST changes nothing, or signs in."""
+_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A request that is repeated with its key is done once. Another request with the same key is refused (422).",
+    "schema": {"type": "string", "maxLength": 255},
+}
 _REFERENCE: Final = "#/components/schemas/"
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -49,6 +59,8 @@ def openapi(path: str) -> dict[str, Any]:
     for place, item in api["paths"].items():
         for method in [each for each in item if each in METHODS]:
             _complete(place, method, item[method], classes)
+            if path == HUB and method == "post" and place.startswith("/api/") and place not in _WITHOUT_KEY:
+                item[method].setdefault("parameters", []).append(_KEY)
     problem = {_ERRORS: {"schema": classes.reference(ERROR)}}
     api["components"]["responses"] = {"Error": {"description": "Problem details (RFC 9457).", "content": problem}}
     api["components"]["schemas"] = classes.schemas()

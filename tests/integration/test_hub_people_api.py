@@ -9,10 +9,11 @@ import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from cloud.hub.limits import IDEMPOTENT_BODY_BYTES_MAX
 from tests.support.enrolled import EnrolledFleet, run_fleet
 from tests.support.http_client import Answer, ask
 from tests.support.operator import HubOperator
@@ -43,8 +44,9 @@ class Person:
         token = base64.b64encode(f"{name}:{password}".encode()).decode()
         self.headers = {"Authorization": f"Basic {token}"}
 
-    def send(self, method: str, path: str, body: Any = None) -> Answer:
-        headers = {**self.headers, "Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
+    def send(self, method: str, path: str, body: Any = None, **fields: str) -> Answer:
+        more = {name.replace("_", "-"): value for name, value in fields.items()}
+        headers = {**self.headers, "Content-Type": "application/json", "Sec-Fetch-Site": "same-origin", **more}
         content = None if body is None else json.dumps(body).encode()
         return ask(self.hub.hub, method, f"/api/v1/{path}", content, headers, tls=self.hub.context)
 
@@ -131,6 +133,51 @@ class TestUsers:
         assert ([each["name"] for each in first["users"]], first["total"]) == (["p1@paged", "p2@paged"], 3)
         rest = hub.get(f"users?tenant=paged&limit=2&after={first['next']}")
         assert ([each["name"] for each in rest["users"]], rest["next"]) == (["p3@paged"], None)
+
+
+class TestIdempotencyKeys:
+    """A POST that is repeated with its key is done once."""
+
+    MUTE: ClassVar[dict[str, Any]] = {"minutes": 5, "reason": "repair", "gateway": "hall"}
+
+    def test_repeat_gets_the_first_answer(self, hub: HubOperator) -> None:
+        before = len(audit(hub, "action=mute.create&limit=500"))
+        first, again = (hub.send("POST", "mutes", self.MUTE, idempotency_key="m1") for _ in range(2))
+        assert (first.status, again.status, again.body) == (HTTPStatus.CREATED, HTTPStatus.CREATED, first.body)
+        assert ("idempotency-replayed" in first.headers, "idempotency-replayed" in again.headers) == (False, True)
+        assert [each["id"] for each in hub.get("mutes")["mutes"]].count(first.document["id"]) == 1
+        assert len(audit(hub, "action=mute.create&limit=500")) == before + 1, "it is one change"
+
+    def test_another_request_with_the_key_is_refused(self, hub: HubOperator) -> None:
+        assert hub.send("POST", "mutes", self.MUTE, idempotency_key="m2").status == HTTPStatus.CREATED
+        other = hub.send("POST", "mutes", {**self.MUTE, "minutes": 6}, idempotency_key="m2")
+        assert (other.status, other.document["code"]) == (HTTPStatus.UNPROCESSABLE_ENTITY, "key-reused")
+
+    def test_secrets_are_not_kept(self, hub: HubOperator) -> None:
+        body = {"name": "once@keys", "allow": []}
+        made = hub.send("POST", "users", body, idempotency_key="u1")
+        assert made.status == HTTPStatus.CREATED, made
+        again = hub.send("POST", "users", body, idempotency_key="u1")
+        assert (again.status, again.document["code"]) == (HTTPStatus.CONFLICT, "done-already")
+        assert "new password" in again.document["next_step"]
+        stored = b"".join(path.read_bytes() for path in hub.hub.data.glob("registry.db*"))
+        assert made.document["password"].encode() not in stored
+
+    def test_refused_request_may_be_repeated_with_its_key(self, hub: HubOperator) -> None:
+        wrong = hub.send("POST", "mutes", {"minutes": 5}, idempotency_key="m3")
+        assert wrong.status == HTTPStatus.BAD_REQUEST
+        assert hub.send("POST", "mutes", self.MUTE, idempotency_key="m3").status == HTTPStatus.CREATED
+
+    def test_key_and_request_have_a_limit(self, hub: HubOperator) -> None:
+        assert hub.send("POST", "mutes", self.MUTE, idempotency_key="k" * 256).status == HTTPStatus.BAD_REQUEST
+        large = b" " * (IDEMPOTENT_BODY_BYTES_MAX + 1)
+        assert hub.send("POST", "mutes", large, idempotency_key="m4").status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+    def test_key_of_another_user_is_another_one(self, hub: HubOperator, manager: Person) -> None:
+        first = hub.send("POST", "mutes", self.MUTE, idempotency_key="m5")
+        other = manager.send("POST", "mutes", self.MUTE, idempotency_key="m5")
+        assert (first.status, other.status) == (HTTPStatus.CREATED, HTTPStatus.CREATED)
+        assert first.document["id"] != other.document["id"]
 
 
 class TestManagerOfATenant:

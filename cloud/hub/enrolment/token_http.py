@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.changes import note_change
+from cloud.hub.changes import note_change, note_secret
 from cloud.hub.enrolment.http import STATUS
 from cloud.hub.enrolment.limits import TOKEN_DOCUMENT_BYTES_MAX
 from cloud.hub.enrolment.service import Enrolment
@@ -86,6 +86,7 @@ class _TokenApi:
         rows = [new_token(token, record) for token, record in made]
         shown = {"tokens": len(made), "gateways": wanted.gateways, "labels": wanted.labels}
         note_change(request, subject=", ".join(record.id for _, record in made[:10]), tenant=tenant, after=shown)
+        note_secret(request)
         return json_response(NewTokens(hub=self._hub_url(), tokens=rows), 201)
 
     async def revoke(self, request: Request) -> Response:

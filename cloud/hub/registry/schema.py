@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -357,6 +357,17 @@ views = sa.Table(
     sa.Column("name", sa.String(63), primary_key=True),
     sa.Column("page", sa.String(32), nullable=False),
     sa.Column("query", sa.Text, nullable=False),
+)
+request_keys = sa.Table(
+    "request_keys",
+    metadata,
+    sa.Column("user", NameType, primary_key=True),
+    sa.Column("key", NameType, primary_key=True),
+    sa.Column("tenant", NameType, nullable=False, index=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False, index=True),
+    sa.Column("status", sa.Integer, nullable=True),
+    sa.Column("body", sa.LargeBinary, nullable=True),
 )
 audit = sa.Table(
     "audit",
