@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from edge.broker.http.limits import SESSIONS_MAX
 from edge.broker.http.peer import peer_of
+from edge.broker.http.rates import ApiRates
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import READS
 from edge.broker.http.session_cookie import SessionCookie
@@ -37,6 +38,8 @@ from edge.output.text import word
 
 USER: Final = "waypost.user"
 """Key of the authenticated user in the ASGI scope of a request."""
+_COUNTED: Final = "waypost.counted"
+"""Key of the users in the ASGI scope of a request for which it is counted already; None: its address."""
 OPERATOR: Final = "operator"
 """User of the operator token in the data directory."""
 OPERATOR_RULES: Final = (
@@ -94,6 +97,7 @@ class HttpAccess:
         self.gate = gate
         self._operator_token = operator_token
         self._operator_rules = operator_rules
+        self._rates = ApiRates()
         self.clock = clock
         self.utc_s = utc_s
         self.cookie = cookie or SessionCookie()
@@ -123,8 +127,10 @@ class HttpAccess:
             set_user(request, OPERATOR)
             yield AdmittedClient(Grant(OPERATOR, "", self._operator_rules), ended)
             return
+        self._count(request)
         session = self._session_of(request, gate)
         if session is not None:
+            self._count(request, session.user)
             set_user(request, session.user)
             with session.serving(ended, self.clock):
                 yield AdmittedClient(session.grant, ended)
@@ -135,6 +141,7 @@ class HttpAccess:
                 ended.set_result(why)
 
         proven = await _proven(gate, request)
+        self._count(request, proven.user)
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
             self.record(request, RefusalCause.UNKNOWN_USER, proven.user)
@@ -144,6 +151,19 @@ class HttpAccess:
             yield AdmittedClient(grant, ended)
         finally:
             gate.release(grant)
+
+    def _count(self, request: Request, user: str | None = None) -> None:
+        """Count a request of a user, or from an address before the user is known; once for each. Raises
+        RequestRefused."""
+        counted: set[str | None] = request.scope.setdefault(_COUNTED, set())
+        if user in counted:
+            return
+        counted.add(user)
+        path, now = request.scope["path"], self.clock()
+        if user is None:
+            self._rates.check_address(path, remote_host(request), now)
+        else:
+            self._rates.check_user(path, user, now)
 
     def record(self, request: Request, cause: RefusalCause, user: str, address: str = "") -> None:
         """Record a refusal for operators."""

@@ -136,3 +136,19 @@ LIVE_LOG_CHARACTERS_MAX: Final = 24_000
 
 API_BODY_BYTES_MAX: Final = 64 * 1024
 """Bytes of a document that people and scripts send: rights, a selection of 1 000 messages."""
+
+API_USER_PER_S: Final = 50.0
+"""Requests to the API a second of one user. A page sends a few every two seconds, a command that follows one a second; a
+script that changes one thing after the other sends some 30."""
+
+API_USER_BURST: Final = 500
+"""Requests to the API that a user may send at once after a pause: ten pages that open at the same time."""
+
+API_ADDRESS_PER_S: Final = 500.0
+"""Requests to the API a second from one remote address, with and without a user. A proxy has those of all people."""
+
+API_ADDRESS_BURST: Final = 5_000
+"""Requests to the API from one remote address at once after a pause."""
+
+API_RATES_MAX: Final = 4_096
+"""Users, and addresses, of which the rate is known, 200 bytes each; the one that has paused for longest is dropped."""
