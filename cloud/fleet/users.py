@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-USERS: Final = Listing("user", "name", ("name", "allow"), empty="no users")
+USERS: Final = Listing("user", "name", ("name", "role", "allow"), empty="no users")
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -46,6 +46,11 @@ def user() -> None:
 @config_option
 @click.argument("name", metavar="NAME@TENANT")
 @click.option(
+    "--role",
+    type=click.Choice(["viewer", "operator", "admin"]),
+    help="Rights of a person: viewer sees its tenant, operator also changes it, admin everything of every tenant.",
+)
+@click.option(
     "--allow",
     "allowed",
     multiple=True,
@@ -57,20 +62,28 @@ def user() -> None:
 )
 @json_option("user")
 @audited("user.create", "name")
-def add(hub: HubPlace, name: str, allowed: tuple[str, ...], password_stdin: bool, as_json: JsonOutput | None) -> None:
+def add(
+    hub: HubPlace,
+    name: str,
+    role: str | None,
+    allowed: tuple[str, ...],
+    password_stdin: bool,
+    as_json: JsonOutput | None,
+) -> None:
     """Add a user of a tenant. A generated password is shown once.
 
         \b
-    Rights on addresses of the user's own tenant; without --allow it has none:
+    Rights on addresses of the user's own tenant; without --role and --allow it has none:
           recv:plant/#    receive what the tenant's gateways send
           send:task/+     send to other applications of the tenant
           view:#          see the tenant's gateways: console and API
           view:'$fleet'   see all tenants and the metrics; manage:'$fleet' also changes them
     """
+    from cloud.hub.roles import UserRole, with_role
     from edge.broker.security import rights
     from edge.broker.security.credentials import generated_password, new_user, with_secret
 
-    rules = _rules(name, allowed)
+    rules = _rules(name, tuple(with_role(UserRole(role) if role is not None else None, allowed)))
     if hub.client is not None:
         if password_stdin:
             what = "over HTTP a hub generates the password"
@@ -111,19 +124,23 @@ def _print_added(name: str, allow: list[str], shown: dict[str, str], as_json: Js
 @output_option("user")
 def list_users(hub: HubPlace, form: str) -> None:
     """List users and their rights. Passwords are not stored."""
+    from cloud.hub.roles import role_of
     from edge.broker.security import rights
 
     if hub.client is not None:
         there = hub.client.pages("users", "users")
-        rows = [{"name": each["name"], "allow": each["allow"]} for each in there]
+        rows = [{"name": each["name"], "role": each.get("role"), "allow": each["allow"]} for each in there]
     else:
         found = _with_file(hub.data, lambda file: file.load()).users
-        rows = [{"name": name, "allow": rights.format_rights(each.rules)} for name, each in sorted(found.items())]
+        rows = [
+            {"name": name, "role": role_of(each.rules), "allow": rights.format_rights(each.rules)}
+            for name, each in sorted(found.items())
+        ]
     if form != "table":
         print_listing(USERS, rows, form)
         return
     for row in rows:
-        say(f"{row['name']}  {'  '.join(row['allow']) or 'no rights'}")
+        say(f"{row['name']}  {row['role'] or '-'}  {'  '.join(row['allow']) or 'no rights'}")
 
 
 @user.command()

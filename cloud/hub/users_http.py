@@ -29,6 +29,7 @@ from cloud.hub.changes import note_change, note_secret
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, TENANT_USERS_MAX, USER_DOCUMENT_BYTES_MAX
 from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
+from cloud.hub.roles import UserRole, role_of, with_role
 from cloud.hub.scope import FLEET, Scope, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -77,6 +78,8 @@ class HubUserDocument(msgspec.Struct, kw_only=True):
     """Empty for a name without a valid tenant, which cannot sign in."""
     allow: list[str]
     """Rights."""
+    role: UserRole | None
+    """Highest role with rights that it all has; null: it has rights of its own choice."""
     passwords: int
     """Passwords that are valid: two while an old one has not ended."""
     connections: int
@@ -109,13 +112,19 @@ class NewHubUser(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     """``NAME@TENANT``."""
+    role: UserRole | None = None
+    """Role that it gets."""
     allow: Rights = []
+    """Rights that it gets beside those of the role."""
 
 
 class HubRights(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rights of a user."""
 
-    allow: Rights
+    role: UserRole | None = None
+    """Role that it gets."""
+    allow: Rights | None = None
+    """All its rights, beside those of the role."""
 
 
 class NewHubPassword(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -180,7 +189,7 @@ class _HubUsersApi:
 
     async def add(self, request: Request) -> Response:
         scope, wanted = await scope_of(self._access, request, Operation.MANAGE), await _document(request, NewHubUser)
-        rules, password = _rules(wanted.allow), generated_password()
+        rules, password = _rules(with_role(wanted.role, wanted.allow)), generated_password()
         tenant = parse_user(wanted.name, PeerKind.PERSON).tenant
         if not scope.covers(tenant):
             raise RequestRefused(403, f"tenant {tenant} is outside your scope")
@@ -201,7 +210,9 @@ class _HubUsersApi:
 
     async def change_rights(self, request: Request) -> Response:
         name, wanted = await self._name(request), await _document(request, HubRights)
-        rules, condition = _rules(wanted.allow), precondition_of(request)
+        if wanted.role is None and wanted.allow is None:
+            raise RequestRefused(400, "give role, allow, or both")
+        rules, condition = _rules(with_role(wanted.role, wanted.allow or ())), precondition_of(request)
         note_change(request, after={"allow": format_rights(rules)})
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, name, rules)
@@ -297,6 +308,7 @@ class _HubUsersApi:
             name=user.name,
             tenant=tenant_of_user(user.name),
             allow=format_rights(user.rules),
+            role=role_of(user.rules),
             passwords=sum(each.valid(at_s) for each in user.secrets),
             connections=self._gate.connections_of(user.name),
             sessions=sum(each.user == user.name for each in self._access.sessions),

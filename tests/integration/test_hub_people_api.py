@@ -126,6 +126,23 @@ class TestUsers:
         [row] = hub.get("users?q=two@tabs")["users"]
         assert (row["allow"], row["etag"] != tag) == (["recv:#"], True)
 
+    def test_roles_are_names_for_rights(self, hub: HubOperator, manager: Person) -> None:
+        made = hub.send("POST", "users", {"name": "rob@roles", "role": "operator", "allow": ["send:command/#"]})
+        assert made.status == HTTPStatus.CREATED, made
+        user = made.document["user"]
+        assert (user["role"], user["allow"]) == ("operator", ["view:#", "manage:#", "send:command/#"])
+        for body, role, allow in (
+            ({"role": "viewer"}, "viewer", ["view:#"]),
+            ({"allow": ["recv:plant/#"]}, None, ["recv:plant/#"]),
+            ({"role": "admin", "allow": []}, "admin", ["view:$fleet", "manage:$fleet"]),
+        ):
+            changed = hub.send("PUT", "users/rob@roles/rights", body).document
+            assert (changed["role"], changed["allow"]) == (role, allow)
+        for wrong in ({}, {"role": "king"}):
+            assert hub.send("PUT", "users/rob@roles/rights", wrong).status == HTTPStatus.BAD_REQUEST
+        refused = manager.send("POST", "users", {"name": "eve@south", "role": "admin"})
+        assert refused.status == HTTPStatus.FORBIDDEN, "a role gives no more than the user has who gives it"
+
     def test_pages_follow_each_other(self, hub: HubOperator) -> None:
         for name in ("p1@paged", "p2@paged", "p3@paged"):
             added(hub, name)

@@ -42,6 +42,7 @@ const pathOf = (name) => `/api/v1/users/${encodeURIComponent(name)}`;
 
 const COLUMNS = [
   { name: "User", cell: (row) => html`<a href=${address("people", row.name)}><${Name}>${row.name}<//></a>` },
+  { name: "Role", cell: (row) => (row.role ? html`<${Pill}>${row.role}<//>` : html`<span class="soft">own choice</span>`) },
   { name: "Rights", wide: true, cell: (row) => (row.allow.length ? tags(row.allow.slice(0, 4)) : html`<span class="bad-t">none: it may do nothing</span>`) },
   { name: "Sessions", numeric: true, optional: true, cell: (row) => number(row.sessions) },
   { name: "Connections", numeric: true, optional: true, cell: (row) => number(row.connections) },
@@ -132,6 +133,7 @@ function User({ name }) {
     <${Panel} title=${plain(user.name)} span=${6} extra=${html`<${Pill} tone=${user.connections ? "good" : "idle"}>${user.connections ? "here now" : "not here"}<//>`}>
       <${Pairs} pairs=${[
         ["tenant", html`<a href=${address("people", "", { show: "tenants", tenant: user.tenant })}><${Name}>${user.tenant}<//></a>`],
+        ["role", user.role ?? "rights of its own choice"],
         ["sessions in browsers", number(user.sessions)],
         ["connections and sessions", number(user.connections)],
         ["last sign-in since the hub started", html`<${Time} at=${user.last_login_at} relative />`],
