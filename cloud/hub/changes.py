@@ -26,13 +26,13 @@ class NotedChange:
     error: str = ""
 
 
-SECRET: Final = "waypost.secret"
+NOT_STORED: Final = "waypost.not-stored"
 """Key of the ASGI scope of a request whose answer has a secret: it must not be stored."""
 
 
 def note_secret(request: Request) -> None:
     """Note that the answer to a request has a secret, which is shown once."""
-    request.scope[SECRET] = True
+    request.scope[NOT_STORED] = True
 
 
 def note_change(

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cloud.hub.changes import SECRET
+from cloud.hub.changes import NOT_STORED
 from cloud.hub.committer import Committer
 from cloud.hub.limits import (
     IDEMPOTENCY_KEY_CHARACTERS_MAX,
@@ -83,7 +83,7 @@ class IdempotentRequests:
         if kept is not None:
             return _kept_answer(kept, digest, self._now_us())
         await self._app(_plain(scope), _again(body, receive), captured.send)
-        await self._end(mine, captured, secret=bool(scope.get(SECRET)))
+        await self._end(mine, captured, secret=bool(scope.get(NOT_STORED)))
         return captured
 
     async def _begin(self, mine: RequestKey, digest: str) -> KeptRequest | None:

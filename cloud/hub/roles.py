@@ -1,7 +1,7 @@
 """Roles: names for the rights that people of a hub usually have.
 
-A role is a short way to write rights; it is not stored. A user has the highest role with rights that it all has, and may
-have further rights beside it. The words mean the same as the profiles of users at a gateway.
+A role is a short way to write rights; it is not stored. A user has the highest role with rights that it all has, and
+may have further rights beside it. The words mean the same as the profiles of users at a gateway.
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ async def require_fleet(access: HttpAccess, request: Request) -> None:
     """Raise `RequestRefused` unless the user may view data that belongs to no tenant."""
     if (await scope_of(access, request)).tenant is not None:
         raise RequestRefused(
-            403, f"this covers all tenants, which requires the right view:{FLEET}", next_step=f"ask an operator with manage:{FLEET}"
+            403,
+            f"this covers all tenants, which requires the right view:{FLEET}",
+            next_step=f"ask an operator with manage:{FLEET}",
         )
 
 

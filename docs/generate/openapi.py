@@ -26,7 +26,10 @@ FILES: Final[Mapping[str, Path]] = {
     HUB: source.ROOT / "cloud/console/openapi.json",
 }
 """Served file of each description."""
-FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {GATEWAY: ("bridge", "edge"), HUB: ("bridge", "edge/broker", "edge/health", "cloud")}
+FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    GATEWAY: ("bridge", "edge"),
+    HUB: ("bridge", "edge/broker", "edge/health", "cloud"),
+}
 """Folders with the classes of each description."""
 ERROR: Final = "ProblemDocument"
 """Class of the documents of errors."""
@@ -41,7 +44,7 @@ _WITHOUT_KEY: Final = frozenset(
 _KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "A request that is repeated with its key is done once. Another request with the same key is refused (422).",
+    "description": "A request that is repeated with its key is done once. Another one with this key is refused (422).",
     "schema": {"type": "string", "maxLength": 255},
 }
 _REFERENCE: Final = "#/components/schemas/"

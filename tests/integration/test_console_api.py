@@ -95,7 +95,10 @@ def test_every_answer_follows_the_openapi_document(gateway: Waypost) -> None:
     call(gateway, "chief", "GET", "messages?address=dead")
     document = call(gateway, "viewer", "GET", "openapi.json").document
     check_openapi(document)
-    contract, found = OpenApiContract(document, {"BridgeSummary", "ConnectorSummary", "ProblemDocument"}), Counter[int]()
+    contract, found = (
+        OpenApiContract(document, {"BridgeSummary", "ConnectorSummary", "ProblemDocument"}),
+        Counter[int](),
+    )
     for operation in contract.operations("get"):
         if operation.path not in STREAMS:
             answer = ask(gateway, "GET", address_of(operation, VALUES), None, basic("chief", "chief"))

@@ -51,6 +51,7 @@ def plan(operator: HubOperator, selector: str, body: bytes) -> dict[str, Any]:
     assert answer.status == HTTPStatus.OK, answer
     return dict(answer.document)
 
+
 VALUES = {
     "name": "hall",
     "gateway": "hall",
@@ -162,7 +163,9 @@ class TestTwoTabs:
         first = operator.send("PUT", "receivers/desk", made, if_none_match="*")
         assert first.status == HTTPStatus.CREATED, first
         self.refused(operator.send("PUT", "receivers/desk", made, if_none_match="*"))
-        changed = operator.send("PUT", "receivers/desk", {**made, "severity": "critical"}, if_match=first.document["etag"])
+        changed = operator.send(
+            "PUT", "receivers/desk", {**made, "severity": "critical"}, if_match=first.document["etag"]
+        )
         assert changed.status == HTTPStatus.OK, changed
         self.refused(operator.send("DELETE", "receivers/desk", if_match=first.document["etag"]))
         assert operator.send("DELETE", "receivers/desk", if_match=changed.document["etag"]).status == HTTPStatus.OK

@@ -25,9 +25,7 @@ class HubOperator:
         """URL of the console."""
         return f"https://localhost:{self.hub.port('https')}/"
 
-    def send(
-        self, method: str, path: str, body: Any = None, kind: str = "application/json", **fields: str
-    ) -> Answer:
+    def send(self, method: str, path: str, body: Any = None, kind: str = "application/json", **fields: str) -> Answer:
         """Send a request below ``/api/v1/``; `body`: a document, or bytes; `fields`: of the header."""
         return self.ask(method, f"/api/v1/{path}", body, kind, **fields)
 

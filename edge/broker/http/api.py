@@ -16,8 +16,8 @@ acknowledged the answer. A client that crashes before it reads the answer loses 
 
 A body with ``Content-Encoding: gzip`` is decompressed, up to the size limit of a body.
 
-Errors are problem details (`edge.broker.http.refusal`): 400 invalid, 401 and 403 not allowed, 410 lock not found or expired, 413 too large,
-415 unsupported content encoding, 429 and 503 try later, 507 the store is full.
+Errors are problem details (`edge.broker.http.refusal`): 400 invalid, 401 and 403 not allowed, 410 lock not found or
+expired, 413 too large, 415 unsupported content encoding, 429 and 503 try later, 507 the store is full.
 """
 
 from __future__ import annotations

@@ -60,7 +60,9 @@ class StaticAssets:
         path = request.scope["path"]
         compressed = self._files.get(path)
         if compressed is None:
-            return RequestRefused(404, f"{path} is not part of this console", next_step="load the page again").response()
+            return RequestRefused(
+                404, f"{path} is not part of this console", next_step="load the page again"
+            ).response()
         fields = {**FOREVER, "Vary": "Accept-Encoding", "Content-Type": MEDIA_TYPES[_suffix(path)]}
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(compressed, headers={**fields, "Content-Encoding": "gzip"})

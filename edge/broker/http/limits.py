@@ -138,8 +138,8 @@ API_BODY_BYTES_MAX: Final = 64 * 1024
 """Bytes of a document that people and scripts send: rights, a selection of 1 000 messages."""
 
 API_USER_PER_S: Final = 50.0
-"""Requests to the API a second of one user. A page sends a few every two seconds, a command that follows one a second; a
-script that changes one thing after the other sends some 30."""
+"""Requests to the API a second of one user. A page sends a few every two seconds, a command that follows one a second;
+a script that changes one thing after the other sends some 30."""
 
 API_USER_BURST: Final = 500
 """Requests to the API that a user may send at once after a pause: ten pages that open at the same time."""

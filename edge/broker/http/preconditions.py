@@ -66,7 +66,9 @@ def _tags(text: str) -> frozenset[str]:
         match = _TAG.match(text, place)
         if match is None or len(found) == _TAGS_MAX:
             raise RequestRefused(
-                400, f"If-Match is not a list of at most {_TAGS_MAX} entity tags", next_step="send the ETag of the answer"
+                400,
+                f"If-Match is not a list of at most {_TAGS_MAX} entity tags",
+                next_step="send the ETag of the answer",
             )
         found.append(match[1])
         place = match.end()

@@ -80,4 +80,6 @@ def _is_limited(path: str) -> bool:
 def _require(wait_s: float, why: str) -> None:
     if wait_s > 0:
         seconds = max(1, math.ceil(wait_s))
-        raise RequestRefused(429, why, {"Retry-After": str(seconds)}, next_step=f"wait {seconds} s, and send fewer at once")
+        raise RequestRefused(
+            429, why, {"Retry-After": str(seconds)}, next_step=f"wait {seconds} s, and send fewer at once"
+        )

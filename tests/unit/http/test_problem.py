@@ -38,8 +38,12 @@ def client() -> TestClient:
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
-    [("GET", "/nowhere", 404, "not-found"), ("GET", "/refuse", 405, "wrong-method"), ("GET", "/fail", 500, "server-failed")],
-)  # fmt: skip
+    [
+        ("GET", "/nowhere", 404, "not-found"),
+        ("GET", "/refuse", 405, "wrong-method"),
+        ("GET", "/fail", 500, "server-failed"),
+    ],
+)
 def test_errors_of_the_application_are_problems(
     client: TestClient, method: str, path: str, status: int, code: str
 ) -> None:
