@@ -7,7 +7,7 @@ import functools
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote
 
@@ -191,15 +191,15 @@ def _send_over_http(
     _print_outcome(_waited(again, sent, wait_s), waited=wait_s is not None, as_json=as_json)
 
 
-def _of_registry(commands: Commands, identifier: str) -> dict[str, Any] | None:
+def _of_registry(commands: Commands, identifier: str) -> Mapping[str, Any] | None:
     from cloud.hub.commands.documents import command_document
 
     found = commands.get(identifier)
     return None if found is None else command_document(found)
 
 
-def _of_console(client: ConsoleClient, identifier: str) -> dict[str, Any]:
-    found: dict[str, Any] = client.ask(f"commands/{quote(identifier, safe='')}")
+def _of_console(client: ConsoleClient, identifier: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = client.ask(f"commands/{quote(identifier, safe='')}")
     return found
 
 
@@ -301,8 +301,8 @@ def _base64(file: BinaryIO) -> str:
 
 
 def _waited(
-    again: Callable[[str], dict[str, Any] | None], command: dict[str, Any], wait_s: float | None
-) -> dict[str, Any]:
+    again: Callable[[str], Mapping[str, Any] | None], command: Mapping[str, Any], wait_s: float | None
+) -> Mapping[str, Any]:
     """Return a command after waiting for its outcome if asked to; `again` reads it."""
     deadline = time.monotonic() + (wait_s or 0.0)
     while wait_s is not None and not _is_completed(command) and time.monotonic() < deadline:
@@ -311,14 +311,14 @@ def _waited(
     return command
 
 
-def _is_completed(command: dict[str, Any]) -> bool:
+def _is_completed(command: Mapping[str, Any]) -> bool:
     """Return True for a command with its outcome, including a wanted response."""
     if command["response"] is not None:
         return True
     return command["state"] in FINAL and not (command["state"] == "delivered" and command["wants_response"])
 
 
-def _print_outcome(command: dict[str, Any], *, waited: bool, as_json: JsonOutput | None) -> None:
+def _print_outcome(command: Mapping[str, Any], *, waited: bool, as_json: JsonOutput | None) -> None:
     """Print a command. Exit with 1 if its outcome was waited for and it was not delivered."""
     if as_json:
         as_json.show([command])
@@ -334,7 +334,7 @@ def _print_outcome(command: dict[str, Any], *, waited: bool, as_json: JsonOutput
         sys.exit(1)
 
 
-def _print_outlook(shown: dict[str, Any], ttl: str, *, as_json: JsonOutput | None) -> None:
+def _print_outlook(shown: Mapping[str, Any], ttl: str, *, as_json: JsonOutput | None) -> None:
     """Print what would happen to a command. Exit with 1 if it would be refused."""
     if as_json:
         JsonOutput("command-outlook").show([shown])
@@ -348,7 +348,7 @@ def _print_outlook(shown: dict[str, Any], ttl: str, *, as_json: JsonOutput | Non
         sys.exit(1)
 
 
-def _line(command: dict[str, Any]) -> str:
+def _line(command: Mapping[str, Any]) -> str:
     device = f"{command['device']}@{command['gateway']}"
     return "  ".join(
         (command["id"], command["tenant"], device, command["name"], command["state"], command["changed_at"])

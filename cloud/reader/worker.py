@@ -32,7 +32,7 @@ from cloud.reader.requests import (
 )
 from cloud.reader.tables import GOLD, LakeTableUnreadable, OpenTable, ReadRefused, TableMissing
 
-Document: TypeAlias = dict[str, Any] | bytes
+Document: TypeAlias = Mapping[str, Any] | bytes
 """JSON object, or the bytes of a file."""
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 
+import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.testclient import TestClient
 
 from docs.generate import errors, source
 from edge.broker.http.access import HttpAccess
@@ -30,10 +31,16 @@ async def refuse(_request: Request) -> Response:
     return why.response(known=["anna"])
 
 
-@pytest.fixture
-def client() -> TestClient:
+def send(method: str, path: str) -> httpx.Response:
+    """Send a request to an application with the two endpoints."""
     routes = [HttpRoute("/fail", fail, methods=("GET",)), HttpRoute("/refuse", refuse, methods=("POST",))]
-    return TestClient(application(routes, HttpAccess()), raise_server_exceptions=False)
+    transport = httpx.ASGITransport(app=application(routes, HttpAccess()), raise_app_exceptions=False)
+
+    async def sent() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url="http://gw") as client:
+            return await client.request(method, path)
+
+    return asyncio.run(sent())
 
 
 @pytest.mark.parametrize(
@@ -44,10 +51,8 @@ def client() -> TestClient:
         ("GET", "/fail", 500, "server-failed"),
     ],
 )
-def test_errors_of_the_application_are_problems(
-    client: TestClient, method: str, path: str, status: int, code: str
-) -> None:
-    answer = client.request(method, path)
+def test_errors_of_the_application_are_problems(method: str, path: str, status: int, code: str) -> None:
+    answer = send(method, path)
     found = answer.json()
     assert (answer.status_code, answer.headers["content-type"], set(found)) == (status, PROBLEM, FIELDS)
     assert (found["status"], found["code"], found["type"]) == (status, code, f"urn:waypost:error:{code}")
@@ -55,8 +60,8 @@ def test_errors_of_the_application_are_problems(
     assert "anna" not in answer.text
 
 
-def test_error_has_its_own_code_next_step_and_fields(client: TestClient) -> None:
-    answer = client.post("/refuse")
+def test_error_has_its_own_code_next_step_and_fields() -> None:
+    answer = send("POST", "/refuse")
     found = answer.json()
     assert (answer.status_code, answer.headers["allow"], set(found)) == (409, "GET", {*FIELDS, "known"})
     assert (found["detail"], found["next_step"], found["code"]) == ("anna exists", "choose another name", "user-exists")
