@@ -72,6 +72,6 @@ def code_of_status(status: int) -> str:
     return _CODES.get(status, OTHER)
 
 
-def words_of(code: str) -> ErrorWords:
-    """Return the texts of a code; of the general one for a code without own texts."""
-    return _WORDS.get(code, _WORDS[OTHER])
+def words_of(code: str, status: int) -> ErrorWords:
+    """Return the texts of a code; those of the status for a code without own texts."""
+    return _WORDS.get(code) or _WORDS[code_of_status(status)]

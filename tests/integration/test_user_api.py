@@ -103,18 +103,18 @@ def test_right_is_added_without_the_others_being_replaced(gateway: Waypost) -> N
 
 
 def test_rights_that_somebody_else_has_changed_are_not_overwritten(gateway: Waypost) -> None:
-    add(gateway, "pump8", allow=["send:a"])
-    shown = call(gateway, "GET", "/pump8")
+    add(gateway, "tab", allow=["send:a"])
+    shown = call(gateway, "GET", "/tab")
     tag = shown.headers["etag"]
     assert shown.document["etag"] == tag
 
     def replaced(right: str, tag: str) -> int:
         sent = json.dumps({"allow": [right]}).encode()
         fields = {**basic("boss", "boss"), "If-Match": tag}
-        return ask(gateway, "PUT", "/api/v1/users/pump8/rights", sent, fields).status
+        return ask(gateway, "PUT", "/api/v1/users/tab/rights", sent, fields).status
 
     assert [replaced("send:b", tag), replaced("send:c", tag)] == [200, 412]
-    assert call(gateway, "GET", "/pump8").document["allow"] == ["send:b"]
+    assert call(gateway, "GET", "/tab").document["allow"] == ["send:b"]
 
 
 def test_removed_user_may_not_log_in(gateway: Waypost) -> None:

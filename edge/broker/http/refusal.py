@@ -59,7 +59,7 @@ class RequestRefused(Exception):
     def response(self, **more: Any) -> Response:
         """Return the answer; `more`: further fields of its document."""
         code = self._code or code_of_status(self.status)
-        words = words_of(code)
+        words = words_of(code, self.status)
         document = {
             "type": _TYPE + code,
             "title": words.title,

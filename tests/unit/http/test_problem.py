@@ -78,7 +78,7 @@ def test_busy_node_says_when_to_try_again(status: int) -> None:
 def test_every_status_has_a_described_code(status: int) -> None:
     code = code_of_status(status)
     assert code in DESCRIBED, f"describe {code} in {errors.FILE}"
-    assert all(words_of(code))
+    assert all(words_of(code, status))
 
 
 @pytest.mark.parametrize(
