@@ -27,7 +27,7 @@ class NotedChange:
 
 
 NOT_STORED: Final = "waypost.not-stored"
-"""Key of the ASGI scope of a request whose answer has a secret: it must not be stored."""
+"""Key in the ASGI scope of a request: its answer has a secret, and must not be stored."""
 
 
 def note_secret(request: Request) -> None:

@@ -178,7 +178,7 @@ class FleetPage(TypedDict):
 
 
 class GatewayMark(TypedDict):
-    """How far the messages of an address have landed."""
+    """Progress of landing of one address."""
 
     epoch: str
     address: str

@@ -1,7 +1,7 @@
 """Roles: names for the rights that people of a hub usually have.
 
 A role is a short way to write rights; it is not stored. A user has the highest role with rights that it all has, and
-may have further rights beside it. The words mean the same as the profiles of users at a gateway.
+may have further rights. The words mean the same as the profiles of users at a gateway.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class UserRole(StrEnum):
     VIEWER = "viewer"
     """Sees the gateways of its tenant."""
     OPERATOR = "operator"
-    """Changes them too, and manages users of the tenant with no more rights than its own."""
+    """Changes them too, and manages users of the tenant within its own rights."""
     ADMIN = "admin"
     """Sees and changes everything of every tenant, and the hub itself."""
 
@@ -35,7 +35,7 @@ RIGHTS: Final[Mapping[UserRole, tuple[str, ...]]] = {
 
 
 def with_role(role: UserRole | None, allow: Sequence[str]) -> list[str]:
-    """Return the rights of a role, and others beside them."""
+    """Return the rights of a role, and further ones."""
     own = RIGHTS[role] if role is not None else ()
     return [*own, *(each for each in allow if each not in own)]
 

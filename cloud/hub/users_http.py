@@ -115,7 +115,7 @@ class NewHubUser(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: UserRole | None = None
     """Role that it gets."""
     allow: Rights = []
-    """Rights that it gets beside those of the role."""
+    """Rights that it gets in addition to those of the role."""
 
 
 class HubRights(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -124,7 +124,7 @@ class HubRights(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: UserRole | None = None
     """Role that it gets."""
     allow: Rights | None = None
-    """All its rights, beside those of the role."""
+    """All its rights, in addition to those of the role."""
 
 
 class NewHubPassword(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

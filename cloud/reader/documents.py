@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class GoldTable(TypedDict):
+class GoldTableRow(TypedDict):
     """A table that analytics make."""
 
     table: str
@@ -20,7 +20,7 @@ class GoldTable(TypedDict):
 class GoldTableList(TypedDict):
     """Tables that analytics make."""
 
-    tables: list[GoldTable]
+    tables: list[GoldTableRow]
     make: str
     """Command that makes them."""
 
@@ -34,7 +34,7 @@ class MissingTable(TypedDict):
     total: int
     next: None
     missing: str
-    """What is missing, with the command that makes it."""
+    """Name of the table, with the command that makes it."""
 
 
 class GoldPage(TypedDict):
@@ -166,7 +166,7 @@ class GatewayProofDocument(TypedDict):
     notes: list[str]
 
 
-class LakeTable(TypedDict):
+class LakeTableRow(TypedDict):
     """A table of the lake; one that cannot be read has only `table` and `error`."""
 
     table: str
@@ -186,7 +186,7 @@ class LakeTable(TypedDict):
 class LakeTableList(TypedDict):
     """Tables of the lake."""
 
-    tables: list[LakeTable]
+    tables: list[LakeTableRow]
     place: str
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud.place.place import LakePlace
-from cloud.reader.documents import GoldPage, GoldTable, GoldTableList, SeriesPage, SeriesRow
+from cloud.reader.documents import GoldPage, GoldTableList, GoldTableRow, SeriesPage, SeriesRow
 from cloud.reader.limits import CSV_ROWS_MAX, POINTS_MAX, ROWS_DEFAULT, ROWS_MAX, SERIES_MAX
 from cloud.reader.requests import ROLLUPS, GoldRows, SeriesList
 from cloud.reader.tables import GOLD, OpenTable, ReadBudget, ReadRefused, RowFilter, milliseconds, moment_of
@@ -26,9 +26,9 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 def list_tables(place: LakePlace) -> GoldTableList:
     """Return the gold tables of a lake, with version and age; also those that no job has made yet."""
     there = set(place.tables())
-    found: list[GoldTable] = []
+    found: list[GoldTableRow] = []
     for name, table in GOLD.items():
-        row: GoldTable = {
+        row: GoldTableRow = {
             "table": name,
             "about": table.about,
             "version": None,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from cloud.place.place import LakePlace
-from cloud.reader.documents import LakeTable, LakeTableList, QuarantineList
+from cloud.reader.documents import LakeTableList, LakeTableRow, QuarantineList
 from cloud.reader.limits import HISTORY_COMMITS, SAMPLE_BYTES, SAMPLE_ROWS, SMALL_FILE_BYTES
 from cloud.reader.requests import QuarantineSample
 from cloud.reader.tables import OpenTable, ReadBudget, ReadRefused, RowFilter, milliseconds
@@ -21,7 +21,7 @@ def read_tables(place: LakePlace) -> LakeTableList:
     return {"tables": [_table(place, name) for name in place.tables()], "place": place.uri}
 
 
-def _table(place: LakePlace, name: str) -> LakeTable:
+def _table(place: LakePlace, name: str) -> LakeTableRow:
     try:
         table = OpenTable(place, name)
         files = table.files()

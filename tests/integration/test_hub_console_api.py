@@ -119,7 +119,7 @@ class TestPlan:
 
 
 class TestTwoTabs:
-    """A change with the ETag of a state that somebody else has changed is refused, and changes nothing."""
+    """A change with the ETag of an earlier state is refused, and changes nothing."""
 
     def refused(self, answer: Answer) -> None:
         assert (answer.status, answer.document["code"]) == (HTTPStatus.PRECONDITION_FAILED, "changed-meanwhile"), answer

@@ -27,11 +27,11 @@ class ProblemDocument(TypedDict):
     """Short text, the same for every error with this code."""
     status: int
     detail: str
-    """What is wrong with this request."""
+    """Fault of this request."""
     code: str
     """Word for programs; `waypost explain CODE` has its cause."""
     next_step: str
-    """What to do about it."""
+    """Remedy."""
     error: str
     """Deprecated: what is wrong and the next step. Use `detail` and `next_step`."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from edge.broker.http.limits import API_ADDRESS_BURST, API_USER_BURST, API_USER_PER_S
 from edge.broker.http.rates import ADDRESS_LIMIT, ApiRates, RateLimit, RequestRates
 from edge.broker.http.refusal import RequestRefused
-from tests.unit.http.test_sessions import PAGE, PATH, SessionRig, run, sign_in
 
 
 def test_burst_then_rate() -> None:
@@ -55,19 +52,3 @@ def test_address_has_a_limit_of_its_own() -> None:
     with pytest.raises(RequestRefused, match=r"from 10\.0\.0\.7"):
         rates.check_address("/api/v1/status", "10.0.0.7", 0.0)
     assert ADDRESS_LIMIT.per_s > API_USER_PER_S
-
-
-def test_pages_of_a_user_over_the_limit_wait() -> None:
-    async def test(rig: SessionRig) -> None:
-        async with rig.browser() as browser:
-            await sign_in(browser)
-            seen = Counter[int]()
-            for _ in range(API_USER_BURST + 1):
-                seen[(await browser.get("/api/v1/change", headers=PAGE)).status_code] += 1
-            assert seen == {200: API_USER_BURST, 429: 1}
-            assert (await browser.get(PATH, headers=PAGE)).json()["user"] == "ann", "it is still signed in"
-            rig.now += 1.0
-            answer = await browser.get("/api/v1/change", headers=PAGE)
-            assert answer.status_code == 200
-
-    run(test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,7 +18,13 @@ from edge.broker.configuration import AuthenticationMode
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import application, needing
 from edge.broker.http.guard import Guard
-from edge.broker.http.limits import SESSION_IDLE_S, SESSION_LINK_S, SESSION_STAY_S, SESSIONS_OF_ONE_MAX
+from edge.broker.http.limits import (
+    API_USER_BURST,
+    SESSION_IDLE_S,
+    SESSION_LINK_S,
+    SESSION_STAY_S,
+    SESSIONS_OF_ONE_MAX,
+)
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.http.session_api import session_routes
 from edge.broker.http.session_cookie import SessionCookie
@@ -512,3 +519,19 @@ class TestLinks:
                 assert (await browser.post(f"{PATH}/link", headers=PAGE)).status_code == 403, "not for a page"
 
         run(test)
+
+
+def test_pages_of_a_user_over_the_limit_wait() -> None:
+    async def test(rig: SessionRig) -> None:
+        async with rig.browser() as browser:
+            await sign_in(browser)
+            seen = Counter[int]()
+            for _ in range(API_USER_BURST + 1):
+                seen[(await browser.get("/api/v1/change", headers=PAGE)).status_code] += 1
+            assert seen == {200: API_USER_BURST, 429: 1}
+            assert (await browser.get(PATH, headers=PAGE)).json()["user"] == "ann", "it is still signed in"
+            rig.now += 1.0
+            answer = await browser.get("/api/v1/change", headers=PAGE)
+            assert answer.status_code == 200
+
+    run(test)
