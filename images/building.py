@@ -34,9 +34,10 @@ def build_image(
 
     `pair`: key and certificate to sign with, or neither.
     """
+    disk.require_release(board, mirror.release)
     keys = _check_prerequisites(cache, pair, disk.PROGRAMS)
     archive, package = _build_parts(steps, mirror, fresh=fresh)
-    return disk.build(steps, board, archive=archive, package=package, keys=keys)
+    return disk.build(steps, board, archive=archive, package=package, keys=keys, release=mirror.release)
 
 
 def build_bundle(

@@ -21,6 +21,13 @@ machine_option = click.option(
     type=click.Choice(["x86_64", "aarch64"]),
     help="Architecture to build for.  [default: that of this machine]",
 )
+debian_option = click.option(
+    "--debian",
+    type=click.Choice(["12", "13"]),
+    default="12",
+    show_default=True,
+    help="Release of Debian. Gateways can be updated from either to the other.",
+)
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
 )
@@ -98,13 +105,16 @@ def package(
 @image.command()
 @cache_option
 @mirror_options
-@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to build for.")
+@click.option(
+    "--board", type=click.Choice(["pi5", "pi4", "pi3", "zero2w", "qemu"]), required=True, help="Board to build for."
+)
 @key_option
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
     help="Certificate of that key (PEM); gateways store it.",
 )
+@debian_option
 @fresh_option
 @into_option
 @click.option(
@@ -117,6 +127,7 @@ def build(
     board: str,
     key: Path | None,
     certificate: Path | None,
+    debian: str,
     fresh: bool,
     out: Path,
     url: str | None,
@@ -131,11 +142,12 @@ def build(
     with a test key of this machine.
 
     \b
-    For a Raspberry Pi 4:
+    For a Raspberry Pi 4, and for a Raspberry Pi 5:
       sudo waypost image build --board pi4 --out ./cards
+      sudo waypost image build --board pi5 --debian 13 --out ./cards
     """
     from images.building import build_image
-    from images.debian import Mirror
+    from images.debian import RELEASES, Mirror
     from images.disk import imager
     from images.disk.building import image_name
     from images.output import check_target, copy_file, write_text
@@ -144,7 +156,7 @@ def build(
     _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
-    packages = Mirror(mirror, security_mirror)
+    packages = Mirror(mirror, security_mirror, RELEASES[debian])
     made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
@@ -163,6 +175,7 @@ def build(
     type=click.Path(path_type=Path, exists=True),
     help="Certificate of that key (PEM), which gateways have.",
 )
+@debian_option
 @fresh_option
 @into_option
 @click.option(
@@ -176,6 +189,7 @@ def bundle(
     security_mirror: str | None,
     key: Path | None,
     certificate: Path | None,
+    debian: str,
     fresh: bool,
     out: Path,
     url: str | None,
@@ -193,7 +207,7 @@ def bundle(
       waypost rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
     """
     from images.building import build_bundle
-    from images.debian import Mirror
+    from images.debian import RELEASES, Mirror
     from images.disk.bundle import make_resource
     from images.output import check_target, copy_file, write_text
     from images.steps import BuildSteps, default_cache
@@ -201,7 +215,7 @@ def bundle(
     _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
-    packages = Mirror(mirror, security_mirror)
+    packages = Mirror(mirror, security_mirror, RELEASES[debian])
     made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:

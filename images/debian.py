@@ -2,91 +2,156 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from images.errors import USAGE, ImageError
 from images.programs import run, run_for_output
 
-SUITE: Final = "bookworm"
-"""The release of Debian that gateways run."""
 HOOKS: Final = "/usr/share/mmdebstrap/hooks"
 DATE: Final = 1577836800
 """Date (seconds since 1970) of files without a date of their own, so that the same packages give the same tree."""
 APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io")
 
 
+class DebianRelease(NamedTuple):
+    """Release of Debian that a gateway is built from."""
+
+    number: str
+    suite: str
+    python: str
+    """Version of its Python."""
+    backported: tuple[str, ...] = ()
+    """Source packages that come from its backports."""
+
+    @property
+    def title(self) -> str:
+        return f"Debian {self.number} ({self.suite})"
+
+
+KERNEL_SOURCES: Final = ("linux", "linux-signed-arm64", "linux-base")
+"""Source packages of a kernel."""
+DEBIAN_12: Final = DebianRelease("12", "bookworm", "3.11")
+DEBIAN_13: Final = DebianRelease("13", "trixie", "3.13", KERNEL_SOURCES)
+"""Its own kernel, 6.12, has no driver for the network and USB of a Raspberry Pi 5."""
+RELEASES: Final = {each.number: each for each in (DEBIAN_12, DEBIAN_13)}
+OLDEST: Final = DEBIAN_12
+"""Release for packages and containers: a program runs on the release that it was built on, and on newer ones."""
+IMAGES: Final = DEBIAN_12
+"""Release of images, unless `--debian` names another."""
+PREFERENCES: Final = "etc/apt/preferences.d/waypost"
+SUITE_NAME: Final = re.compile(r"^(\S+ )[a-z]+")
+"""URL of an archive, and the name of its suite without ``-security`` or ``-updates``."""
+BACKPORTS_PRIORITY: Final = 500
+"""Priority of a package of the release itself (apt_preferences(5)); that of backports is 100."""
+
+
 class Mirror:
     """Source of Debian packages."""
 
-    def __init__(self, address: str | None = None, security: str | None = None) -> None:
+    def __init__(
+        self, address: str | None = None, security: str | None = None, release: DebianRelease = OLDEST
+    ) -> None:
         """Set the mirrors.
 
         `address`: URL of a Debian mirror; None: the mirrors of this machine's apt. `security`: URL of a mirror of the
-        security updates; None: `address` with the suffix ``-security``.
+        security updates; None: `address` with the suffix ``-security``. `release`: release of the packages.
         """
         if security is not None and address is None:
             raise ImageError("--security-mirror requires --mirror", code=USAGE)
         self._address = address
         self._security = security or f"{(address or '').rstrip('/')}-security"
+        self.release = release
 
     @property
     def cache_inputs(self) -> tuple[str, ...]:
-        """Inputs that invalidate cached build steps: steps run again after a change of mirror."""
-        return () if self._address is None else (self._address, self._security)
+        """Inputs that invalidate cached build steps: steps run again after a change of release or mirror."""
+        places = () if self._address is None else (self._address, self._security)
+        return (self.release.suite, *self.release.backported, *places)
 
-    def sources(self, components: str) -> str:
-        """Return the lines of sources.list. Raises ImageError if apt on this machine has no archive of `SUITE`."""
-        if self._address is not None:
-            places = ((self._address, ("", "-updates")), (self._security, ("-security",)))
-            named = (f"{address} {SUITE}{suite}" for address, suites in places for suite in suites)
-            return "".join(f"deb {line} {components}\n" for line in named)
+    def sources(self, components: str, *, backports: bool = False) -> str:
+        """Return the lines of sources.list. Raises ImageError if apt on this machine has no archive of Debian.
+
+        `backports`: add the backports of the release, if it takes packages from them.
+        """
+        suite = self.release.suite
+        places = self._named_places() if self._address is not None else self._apt_places()
+        if backports and self.release.backported:
+            own = [place.removesuffix(f" {suite}") for place in places if place.endswith(f" {suite}")]
+            places += [f"{address} {suite}-backports" for address in own]
+        return "".join(f"deb {place} {components}\n" for place in dict.fromkeys(places))
+
+    def _named_places(self) -> list[str]:
+        """Return URL and suite of each archive on the named mirrors."""
+        suite = self.release.suite
+        return [f"{self._address} {suite}", f"{self._address} {suite}-updates", f"{self._security} {suite}-security"]
+
+    def _apt_places(self) -> list[str]:
+        """Return URL and suite of each archive that apt uses; for a release that it does not use, those of the same
+        mirrors, which have all releases.
+        """
+        suite = self.release.suite
         query = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
         found = dict.fromkeys(run_for_output("apt-get", "indextargets", *query).splitlines())
-        lines = [f"deb {line} {components}" for line in found if line.split()[-1].partition("-")[0] == SUITE]
-        if not lines:
+        places = [line for line in found if line.split()[-1].partition("-")[0] == suite]
+        if not places:
+            places = [SUITE_NAME.sub(rf"\1{suite}", line) for line in found]
+        if not places:
             raise ImageError(
-                f"apt on this machine has no archive of Debian {SUITE}",
+                f"apt on this machine has no archive of Debian {suite}",
                 hint="sudo apt update; or name a mirror with --mirror",
             )
-        return "".join(f"{line}\n" for line in lines)
+        return places
 
     def unpack(self, root: Path, packages: Sequence[str], *, log: Path) -> None:
         """Unpack packages and their dependencies without running any of their programs."""
         options = ("--variant=extract", f"--hook-dir={HOOKS}/merged-usr")
-        self._run(root, packages, "main", options, log)
+        self._run(root, packages, self.sources("main"), options, log)
 
     def install(self, target: Path, packages: Sequence[str], options: Sequence[str], *, log: Path) -> None:
         """Create a root file system, as an archive if the name of `target` ends with .tar."""
-        self._run(target, packages, "main non-free-firmware", ("--variant=apt", *options), log)
+        lines = self.sources("main non-free-firmware", backports=True)
+        self._run(target, packages, lines, ("--variant=apt", *self._preferences(), *options), log)
 
     def install_small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
         """Create a root file system for a container: essential packages and `packages`, without documentation."""
         excluded = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
         options = ("--variant=essential", *excluded, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
-        self._run(target, packages, "main", options, log, architecture=architecture)
+        self._run(target, packages, self.sources("main"), options, log, architecture=architecture)
+
+    def _preferences(self) -> Sequence[str]:
+        """Return the option that lets apt take packages from the backports."""
+        if not self.release.backported:
+            return ()
+        sources = " ".join(f"src:{name}" for name in self.release.backported)
+        pin = f"Package: {sources}\\nPin: release n={self.release.suite}-backports\\nPin-Priority: {BACKPORTS_PRIORITY}"
+        return (f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && printf \'{pin}\\n\' > "$1/{PREFERENCES}"',)
 
     def _run(
         self,
         target: Path,
         packages: Sequence[str],
-        components: str,
+        lines: str,
         options: Sequence[str],
         log: Path,
         *,
         architecture: str = "arm64",
     ) -> None:
         common = (f"--architectures={architecture}", "--mode=root", *APT, f"--include={','.join(packages)}")
-        words: list[str | Path] = ["mmdebstrap", *common, *options, SUITE, target, "-"]
+        words: list[str | Path] = ["mmdebstrap", *common, *options, self.release.suite, target, "-"]
         environment = {"SOURCE_DATE_EPOCH": str(DATE)}
         try:
-            run(*words, log=log, environment=environment, given=self.sources(components))
+            run(*words, log=log, environment=environment, given=lines)
         except ImageError as error:
-            if self._address is None or self._security not in error.message:
+            if self._address is None and f" {self.release.suite}" in error.message:
+                hint = f"--mirror names another mirror, which has {self.release.title}; {error.hint}"
+            elif self._address is not None and self._security in error.message:
+                hint = f"--security-mirror names another mirror of Debian's security updates; {error.hint}"
+            else:
                 raise
-            hint = f"--security-mirror names another mirror of Debian's security updates; {error.hint}"
             raise ImageError(error.message, hint=hint) from None
 
 

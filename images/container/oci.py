@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import SUITE, Mirror
+from images.debian import Mirror
 from images.errors import USAGE, ImageError
 from images.frozen.cross import require_emulation
 from images.programs import require, run
@@ -47,8 +47,8 @@ def build_base(
     """Return the archive of a small Debian with these packages. Needs root. Raises ImageError."""
     made = steps.result(
         f"container-base-{architecture}",
-        f"Debian {SUITE} for containers ({architecture})",
-        [SUITE, *packages, *mirror.cache_inputs],
+        f"Debian {mirror.release.suite} for containers ({architecture})",
+        [*packages, *mirror.cache_inputs],
         lambda folder, log: mirror.install_small(folder / "base.tar", architecture, packages, log=log),
         again=fresh,
     )

@@ -10,8 +10,10 @@ from typing import Final
 from edge.card.location import FILE
 from edge.card.text import text_of
 from images import source
+from images.debian import DEBIAN_13, IMAGES, DebianRelease
 from images.disk import bmap, filesystem, imager, sbom, signing
 from images.disk.signing import SigningKeys
+from images.errors import USAGE, ImageError
 from images.frozen import cross
 from images.programs import require, run
 from images.rootfs import building as rootfs
@@ -21,16 +23,33 @@ HERE: Final = Path(__file__).parent
 SYSTEM_PROGRAMS: Final = ("mke2fs", "debugfs", "systemctl")
 PROGRAMS: Final = ("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "xz", "zstd")
 BOARDS: Final = {
-    "pi3": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-*.dtb", "bcm2710-rpi-*.dtb"),
+    "pi3": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-3-*.dtb", "bcm2837-rpi-cm3-*.dtb"),
     "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
+    "pi5": ("bcm2712-rpi-5-b.dtb", "bcm2712-d-rpi-5-b.dtb"),
     "qemu": (),
+    "zero2w": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-zero-2-w.dtb"),
 }
 """Files that the firmware of each board needs in addition to U-Boot. The emulator has its own."""
 NAMES: Final = {
-    "pi3": "Raspberry Pi 3",
+    "pi3": "Raspberry Pi 3 and Compute Module 3",
     "pi4": "Raspberry Pi 4, 400 and Compute Module 4",
+    "pi5": "Raspberry Pi 5",
     "qemu": "QEMU (virt, arm64)",
+    "zero2w": "Raspberry Pi Zero 2 W",
 }
+ON_CARD: Final = {"bcm2712-d-rpi-5-b.dtb": "bcm2712d0-rpi-5-b.dtb"}
+"""Names on the card of files that the firmware knows by another name than Linux."""
+CONFIGURATION: Final = {
+    "pi3": "upstream_kernel=1\n",
+    "pi4": "upstream_kernel=1\n",
+    "pi5": "",
+    "zero2w": "device_tree=bcm2837-rpi-zero-2-w.dtb\n",
+}
+"""Lines of a board in `config.txt`: how the firmware finds the device tree of Linux. That of a Raspberry Pi 5 has the
+name that the firmware looks for.
+"""
+REQUIRED_RELEASE: Final = {"pi5": DEBIAN_13}
+"""Oldest release whose kernel has the drivers of a board."""
 
 ROOT_MIB: Final = 768
 DATA_MIB: Final = 64
@@ -52,7 +71,26 @@ def image_name(board: str) -> str:
     return f"waypost-{source.read_version()}-{board}"
 
 
-def build(steps: BuildSteps, board: str, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
+def require_release(board: str, release: DebianRelease) -> None:
+    """Raise ImageError unless the kernel of a release has the drivers of a board."""
+    needed = REQUIRED_RELEASE.get(board)
+    if needed is not None and int(release.number) < int(needed.number):
+        raise ImageError(
+            f"the kernel of Debian {release.number} has no drivers for {NAMES[board]}",
+            hint=f"--debian {needed.number}",
+            code=USAGE,
+        )
+
+
+def build(
+    steps: BuildSteps,
+    board: str,
+    *,
+    archive: Path,
+    package: Path,
+    keys: SigningKeys,
+    release: DebianRelease = IMAGES,
+) -> Path:
     """Return the folder with an image for a board and its files. Needs root. Raises ImageError."""
     require(*PROGRAMS)
     made = build_system(steps, archive=archive, package=package, keys=keys)
@@ -60,7 +98,7 @@ def build(steps: BuildSteps, board: str, *, archive: Path, package: Path, keys: 
         f"image-{board}",
         f"image for {NAMES[board]}",
         [made.name, board, make_key([keys.certificate]), HERE, text_of(None), str(source.build_date())],
-        lambda folder, log: make_image(folder, board, made, keys, log),
+        lambda folder, log: make_image(folder, board, made, keys, log, release=release),
     )
 
 
@@ -101,7 +139,9 @@ def _make_root(folder: Path, archive: Path, package: Path, keys: SigningKeys, lo
     remove(data)
 
 
-def make_image(folder: Path, board: str, system: Path, keys: SigningKeys, log: Path) -> None:
+def make_image(
+    folder: Path, board: str, system: Path, keys: SigningKeys, log: Path, *, release: DebianRelease = IMAGES
+) -> None:
     """Fill a folder with an image and its files. `system`: see `_make_root`. Raises ImageError."""
     work = folder / "work"
     parts = work / "input"
@@ -125,7 +165,7 @@ def make_image(folder: Path, board: str, system: Path, keys: SigningKeys, log: P
     environment = {"SOURCE_DATE_EPOCH": str(source.build_date())}
     run("genimage", *words, "--config", work / "genimage.cfg", log=log, environment=environment)
     image = work / "out" / "waypost.img"
-    write_release_files(folder, board, image, system, keys, log)
+    write_release_files(folder, board, image, system, keys, log, release=release)
     remove(work)
 
 
@@ -137,18 +177,21 @@ def make_boot_files(parts: Path, board: str, system: Path, log: Path) -> list[st
     variables = parts / "rauc.env.txt"
     variables.write_text(ENVIRONMENT)
     run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", parts / "rauc.env", variables, log=log)
+    shutil.copy(parts / "rauc.env", parts / "rauc.bak")
     (parts / FILE).write_text(text_of(None))  # to be filled in on any laptop
     shutil.copy(system / "root.sha256", parts)
     firmware = system / "firmware"
     found = [path for pattern in BOARDS[board] for path in sorted(firmware.glob(pattern))]
     if found:
         found.append(firmware / "u-boot.bin")
-        shutil.copy(HERE / "config.txt", parts)
+        (parts / "config.txt").write_text((HERE / "config.txt").read_text() + CONFIGURATION[board])
+    names = []
     for path in found:
-        shutil.copy(path, parts)
+        names.append(ON_CARD.get(path.name, path.name))
+        shutil.copy(path, parts / names[-1])
         if path.suffix == ".dtb":
-            disable_prompt(parts / path.name, log)
-    return [path.name for path in found] + (["config.txt"] if found else [])
+            disable_prompt(parts / names[-1], log)
+    return names + (["config.txt"] if found else [])
 
 
 def disable_prompt(tree: Path, log: Path) -> None:
@@ -160,7 +203,16 @@ def disable_prompt(tree: Path, log: Path) -> None:
     run("fdtput", "-t", "x", tree, "/config", "bootdelay", f"{NEITHER_DELAY_NOR_PROMPT & 0xFFFFFFFF:x}", log=log)
 
 
-def write_release_files(folder: Path, board: str, image: Path, system: Path, keys: SigningKeys, log: Path) -> None:
+def write_release_files(
+    folder: Path,
+    board: str,
+    image: Path,
+    system: Path,
+    keys: SigningKeys,
+    log: Path,
+    *,
+    release: DebianRelease = IMAGES,
+) -> None:
     """Compress an image in two ways, and write its map, checksums, signature, bill of materials and Imager entry."""
     target = folder / image_name(board)
     Path(f"{target}.img.bmap").write_text(bmap.make_map(image))
@@ -171,7 +223,9 @@ def write_release_files(folder: Path, board: str, image: Path, system: Path, key
     unpacked.rename(image)
     root_hash = (system / "root.sha256").read_text().strip()
     packages = sbom.parse_packages((system / "status").read_text())
-    document = sbom.make_document(image_name(board), packages, cross.pinned_versions(), root_hash, source.build_date())
+    document = sbom.make_document(
+        image_name(board), packages, cross.pinned_versions(release), root_hash, source.build_date()
+    )
     Path(f"{target}.spdx.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     if (device := imager.DEVICES.get(board)) is not None:
         title = f"Waypost {source.read_version()} ({NAMES[board]})"

@@ -40,6 +40,8 @@ class ImagerDevice(NamedTuple):
 DEVICES: Final = {
     "pi3": ImagerDevice("Raspberry Pi 3", "Models B, B+ and A+, and Compute Module 3", ("pi3-64bit",)),
     "pi4": ImagerDevice("Raspberry Pi 4", "Model B, 400, and Compute Module 4", ("pi4-64bit",)),
+    "pi5": ImagerDevice("Raspberry Pi 5", "Model B", ("pi5-64bit",)),
+    "zero2w": ImagerDevice("Raspberry Pi Zero 2 W", "Imager counts it among the models 3", ("pi3-64bit",)),
 }
 """Boards by our names of them. The emulator has no card, and so no manifest."""
 

@@ -20,9 +20,11 @@ LICENSES: Final = {
     "bzip2": "bzip2-1.0.6",
     "expat": "MIT",
     "gcc-12": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "gcc-14": "GPL-3.0-or-later WITH GCC-exception-3.1",
     "libffi": "MIT",
     "openssl": "Apache-2.0",
     "python3.11": "PSF-2.0",
+    "python3.13": "PSF-2.0",
     "sqlite3": "blessing",
     "util-linux": "BSD-3-Clause",
     "zlib": "Zlib",
@@ -90,7 +92,7 @@ def make_document(
         "filesAnalyzed": False,
         "primaryPackagePurpose": "OPERATING-SYSTEM",
         "checksums": [{"algorithm": "SHA256", "checksumValue": root_hash}],
-        "comment": "the checksum is of the root file system",
+        "comment": f"the checksum is of the root file system; {name_kernel(installed)}",
     }
     return {
         "spdxVersion": "SPDX-2.3",
@@ -102,6 +104,12 @@ def make_document(
         "packages": [image, *entries],
         "relationships": [_make_relation("SPDXRef-DOCUMENT", "DESCRIBES", root), *contained],
     }
+
+
+def name_kernel(installed: Sequence[Package]) -> str:
+    """Return the kernels of an image with their versions; a backport's contains ``bpo``."""
+    found = [f"{each.name} {each.version}" for each in installed if re.match(r"linux-image-\d", each.name)]
+    return f"kernel: {', '.join(found) or 'none'}"
 
 
 def format_time(date: int) -> str:

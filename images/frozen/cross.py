@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import SUITE, Mirror
+from images.debian import IMAGES, DebianRelease, Mirror
 from images.errors import USAGE, ImageError
 from images.frozen import freezing, libraries
 from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.programs import find, require, run
 from images.steps import BuildSteps
 
-PYTHON: Final = "3.11"
-"""Version of Debian's Python in `SUITE`."""
 PACKAGES: Final = (
     "bash", "binutils", "coreutils", "libc-bin", "libc6-dev", "libffi8", "libsqlite3-0", "libssl-dev", "python3-dev",
 )  # fmt: skip
@@ -49,17 +47,20 @@ TAGS: Final = (
 BUILT_USING: Final = "built-using"
 """File next to a frozen gateway: what it contains of Debian, in the form of that field of a package."""
 COMPILED_HERE: Final = "python-qpid-proton"
-ENVIRONMENT: Final = {
-    "implementation_name": "cpython",
-    "os_name": "posix",
-    "platform_machine": "aarch64",
-    "platform_python_implementation": "CPython",
-    "platform_system": "Linux",
-    "python_full_version": f"{PYTHON}.2",
-    "python_version": PYTHON,
-    "sys_platform": "linux",
-}
-"""Environment for the markers of requirements."""
+
+
+def make_environment(release: DebianRelease) -> dict[str, str]:
+    """Return the environment for the markers of requirements (PEP 508)."""
+    return {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": "aarch64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{release.python}.2",
+        "python_version": release.python,
+        "sys_platform": "linux",
+    }
 
 
 def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
@@ -72,7 +73,8 @@ def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
     if os.geteuid() != 0:
         raise ImageError("laying out programs of another machine requires root", hint="use sudo", code=USAGE)
     require_emulation()
-    wanted = _list_packages() | find_required("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
+    release = mirror.release
+    wanted = _list_packages(release) | find_required("pyinstaller", make_environment(release)) | {"pyinstaller"}
     lock = source.LOCK.read_text()
     root = unpack_python(steps, mirror, fresh=fresh)
     debian = libraries.find_sources(root, list(libraries.PACKAGES))
@@ -80,34 +82,34 @@ def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
     packages = steps.result(
         "libraries-arm64",
         "Python packages for arm64",
-        [wheels, *TAGS],
-        lambda folder, log: _unpack_wheels(folder, wheels, log),
+        [release.python, wheels, *TAGS],
+        lambda folder, log: _unpack_wheels(folder, release, wheels, log),
     )
     compiled = select_entries(lock, [COMPILED_HERE])
     proton = steps.result(
         "proton-arm64",
         "Proton for arm64, cross-compiled",
-        [RECIPE, compiled, *PACKAGES],
-        lambda folder, log: _compile_proton(folder, compiled, root, log),
+        [RECIPE, release.python, compiled, *PACKAGES],
+        lambda folder, log: _compile_proton(folder, release, compiled, root, log),
     )
     made = steps.result(
         "frozen-aarch64",
         "gateway for aarch64, frozen (emulated)",
         [*freezing.list_inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
-        lambda folder, log: _freeze(folder, root, [packages, proton], log),
+        lambda folder, log: _freeze(folder, release, root, [packages, proton], log),
     )
     return made / freezing.PROGRAM
 
 
-def _list_packages() -> set[str]:
+def _list_packages(release: DebianRelease) -> set[str]:
     """Return the names of the Python packages of a gateway."""
-    return find_required(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
+    return find_required(f"{DISTRIBUTION}[edge,kafka]", make_environment(release))
 
 
-def pinned_versions() -> Mapping[str, str]:
+def pinned_versions(release: DebianRelease = IMAGES) -> Mapping[str, str]:
     """Return the versions of the Python packages in a frozen gateway, by name. Raises ImageError."""
     lines = select_entries(
-        source.LOCK.read_text(), _list_packages() | {"pyinstaller"}
+        source.LOCK.read_text(), _list_packages(release) | {"pyinstaller"}
     )  # its boot loader is in the program
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", lines))
 
@@ -127,8 +129,8 @@ def unpack_python(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> 
     """Return a root file system of arm64 with Debian's Python, unpacked and not installed. Raises ImageError."""
     made = steps.result(
         "python-arm64",
-        f"Python {PYTHON} for arm64 (Debian)",
-        [SUITE, *PACKAGES, *mirror.cache_inputs],
+        f"Python {mirror.release.python} for arm64 (Debian)",
+        [*PACKAGES, *mirror.cache_inputs],
         lambda folder, log: mirror.unpack(folder / "root", PACKAGES, log=log),
         again=fresh,
     )
@@ -139,20 +141,20 @@ def _pip_command(*arguments: str | Path) -> tuple[str | Path, ...]:
     return (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments)
 
 
-def _unpack_wheels(folder: Path, lock: str, log: Path) -> None:
+def _unpack_wheels(folder: Path, release: DebianRelease, lock: str, log: Path) -> None:
     (folder / "lock").write_text(lock)
     tags = [word for tag in TAGS for word in ("--platform", f"{tag}_aarch64")]
-    options = ("--python-version", PYTHON, "--implementation", "cp", "--only-binary", ":all:", "--no-compile")
+    options = ("--python-version", release.python, "--implementation", "cp", "--only-binary", ":all:", "--no-compile")
     where = ("--target", folder / "packages", "--no-deps", "--require-hashes", "-r", folder / "lock")
     run(*_pip_command("install", *tags, *options, *where), log=log)
 
 
-def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
+def _compile_proton(folder: Path, release: DebianRelease, lock: str, root: Path, log: Path) -> None:
     """Cross-compile Proton: its build asks Python how to compile, and gets the answers of arm64's Python."""
     (folder / "lock").write_text(lock)
     answers = f"_sysconfigdata__{TRIPLET}"
-    shutil.copy(root / f"usr/lib/python{PYTHON}/{answers}.py", folder)
-    includes = _header_options(root)
+    shutil.copy(root / f"usr/lib/python{release.python}/{answers}.py", folder)
+    includes = _header_options(root, release)
     gcc = shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}"])
     environment = {
         "_PYTHON_HOST_PLATFORM": "linux-aarch64",
@@ -169,16 +171,16 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
     run(*_pip_command("wheel", "--wheel-dir", folder / "wheel", *options), log=log, environment=environment)
     wheels = sorted((folder / "wheel").glob("*.whl"))
     target = ("--target", folder / "packages", "--platform", "linux_aarch64", "--only-binary", ":all:", "--no-deps")
-    python = ("--python-version", PYTHON, "--implementation", "cp", "--no-compile", "--no-index")
+    python = ("--python-version", release.python, "--implementation", "cp", "--no-compile", "--no-index")
     run(*_pip_command("install", *target, *python, *wheels), log=log)
 
 
-def _header_options(root: Path) -> list[str]:
+def _header_options(root: Path, release: DebianRelease) -> list[str]:
     """Return compiler options for the headers of Python and C in a root."""
-    return [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET, "")]
+    return [f"-I{root}/usr/include/{name}" for name in (f"python{release.python}", TRIPLET, "")]
 
 
-def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
+def _freeze(folder: Path, release: DebianRelease, root: Path, packages: list[Path], log: Path) -> None:
     """Run PyInstaller in a copy of the root, in the emulator that the kernel starts for programs of arm64."""
     place = folder / "root"
     run("cp", "-a", "--reflink=auto", root, place, log=log)
@@ -191,7 +193,7 @@ def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
     shutil.copy(freezing.SPEC, build / "source" / spec)
     for name in ("hatch_build.py", "pyproject.toml"):
         shutil.copy(source.ROOT / name, build / "source")
-    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_header_options(root)])}
+    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_header_options(root, release)])}
     run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
     for each in packages:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from images.errors import ImageError
 
 PACKAGES: Final = {
-    "libbz2": "libbz2-1.0",
-    "libcrypto": "libssl3",
-    "libexpat": "libexpat1",
-    "libffi": "libffi8",
-    "libgcc_s": "libgcc-s1",
-    "liblzma": "liblzma5",
-    "libpython3": "libpython3.11",
-    "libsqlite3": "libsqlite3-0",
-    "libssl": "libssl3",
-    "libuuid": "libuuid1",
-    "libz": "zlib1g",
+    "libbz2": ("libbz2-1.0",),
+    "libcrypto": ("libssl3t64", "libssl3"),
+    "libexpat": ("libexpat1",),
+    "libffi": ("libffi8",),
+    "libgcc_s": ("libgcc-s1",),
+    "liblzma": ("liblzma5",),
+    "libpython3": ("libpython3.13", "libpython3.11"),
+    "libsqlite3": ("libsqlite3-0",),
+    "libssl": ("libssl3t64", "libssl3"),
+    "libuuid": ("libuuid1",),
+    "libz": ("zlib1g",),
 }
-"""Debian package of each library, by the library's name without versions. dpkg has no record of unpacked packages."""
+"""Debian package of each library in Debian 13 and 12, by the library's name without versions. dpkg has no record of
+unpacked packages.
+"""
 
 
 def list_libraries(program: Path) -> list[str]:
@@ -43,8 +46,10 @@ def find_sources(root: Path, libraries: list[str]) -> list[str]:
     return sorted({_find_source(root, PACKAGES[name]) for name in libraries})
 
 
-def _find_source(root: Path, package: str) -> str:
-    log = root / "usr/share/doc" / package / "changelog.Debian.gz"
+def _find_source(root: Path, packages: Sequence[str]) -> str:
+    texts = root / "usr/share/doc"
+    package = next((name for name in packages if (texts / name).exists()), packages[-1])
+    log = texts / package / "changelog.Debian.gz"
     try:
         first = gzip.decompress(log.read_bytes()).decode().partition("\n")[0]
         name, version = re.match(r"(\S+) \((\S+)\)", first).groups()  # type: ignore[union-attr]

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from images.building import build_image
-from images.debian import Mirror
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import HOST
+from tests.images.emulated import HOST, mirror
 from tests.support.enrolled import EnrolledFleet
 
 
@@ -18,7 +17,7 @@ from tests.support.enrolled import EnrolledFleet
 def image() -> Path:
     """Folder with all files of an image for the emulator."""
     cache = default_cache()
-    return build_image(BuildSteps(cache), cache, "qemu", Mirror(), (None, None))
+    return build_image(BuildSteps(cache), cache, "qemu", mirror(), (None, None))
 
 
 @pytest.fixture

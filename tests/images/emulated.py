@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from images.card.partition import SECTOR
+from images.debian import IMAGES, RELEASES, Mirror
 from images.emulator import machine
 from tests.images.write_log import WriteLog
 from tests.support.command import run_waypost
@@ -31,6 +32,8 @@ MARKS = (
     pytest.mark.skipif(shutil.which("qemu-system-aarch64") is None, reason="qemu-system-arm is not installed"),
 )
 """Marks of tests that build an image and start it."""
+RELEASE = RELEASES[os.environ.get("WAYPOST_IMAGE_DEBIAN", IMAGES.number)]
+"""Release of Debian that the tests build and start."""
 BOOT_S = 3600.0
 """Longest boot: under other load an emulated machine needs many times its usual 100 s; 557 s were seen."""
 COMMAND_S = 900.0
@@ -38,6 +41,11 @@ DATA = "/var/lib/waypost"
 AS_GATEWAY = ("runuser", "-u", "waypost", "--", "waypost")
 HOST = "10.0.2.2"
 """Address of this machine in the emulator's network (QEMU, user mode networking)."""
+
+
+def mirror() -> Mirror:
+    """Return the source of packages of the tested release."""
+    return Mirror(release=RELEASE)
 
 
 def decompressed(image: Path, folder: Path) -> Path:

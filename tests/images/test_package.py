@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from images.debian import SUITE
+from images.debian import OLDEST
 from images.frozen import freezing
 from images.package import deb
 from images.programs import run_for_output
@@ -48,8 +48,8 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Debian with only the package's dependencies."""
     root = tmp_path_factory.mktemp("debian") / "root"
     addresses = run_for_output("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Origin: Debian")
-    lines = {f"deb {line} main\n" for line in addresses.splitlines() if line.split()[-1] == SUITE}
-    command = ["mmdebstrap", "--variant=apt", "--mode=root", "--include=adduser,debconf", SUITE, str(root), "-"]
+    lines = {f"deb {line} main\n" for line in addresses.splitlines() if line.split()[-1] == OLDEST.suite}
+    command = ["mmdebstrap", "--variant=apt", "--mode=root", "--include=adduser,debconf", OLDEST.suite, str(root), "-"]
     subprocess.run(command, input="".join(lines), text=True, check=True, capture_output=True, timeout=1200)
     return root
 

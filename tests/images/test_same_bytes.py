@@ -7,24 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from images.debian import Mirror
 from images.disk import building as disk
 from images.disk import signing
 from images.frozen import cross
 from images.package import deb
 from images.rootfs import building as rootfs
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import MARKS
+from tests.images.emulated import MARKS, RELEASE, mirror
 
 pytestmark = [*MARKS]
 
 
 def made_anew(cache: Path) -> Path:
     """Build root and image from the existing parts."""
-    known, mirror = BuildSteps(default_cache()), Mirror(None)
-    package = deb.build_package(known, cross.freeze(known, mirror), "aarch64")
-    archive, keys = rootfs.build_base(known, mirror), signing.load_keys(default_cache(), None, None)
-    return disk.build(BuildSteps(cache), "qemu", archive=archive, package=package, keys=keys)
+    known, packages = BuildSteps(default_cache()), mirror()
+    package = deb.build_package(known, cross.freeze(known, packages), "aarch64")
+    archive, keys = rootfs.build_base(known, packages), signing.load_keys(default_cache(), None, None)
+    return disk.build(BuildSteps(cache), "qemu", archive=archive, package=package, keys=keys, release=RELEASE)
 
 
 def sums(folder: Path) -> dict[str, str]:

@@ -10,11 +10,10 @@ from typing import Final
 import pytest
 
 from images.building import build_image
-from images.debian import Mirror
 from images.disk.building import image_name
 from images.programs import find
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import MARKS, begin, decompressed
+from tests.images.emulated import MARKS, begin, decompressed, mirror
 
 pytestmark = [*MARKS]
 
@@ -41,6 +40,6 @@ def test_image_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.usefixtures("image")
 def test_unchanged_inputs_rebuild_nothing() -> None:
     steps, began = BuildSteps(default_cache(), say=lambda _: None), time.monotonic()
-    build_image(steps, default_cache(), "qemu", Mirror(), (None, None))
+    build_image(steps, default_cache(), "qemu", mirror(), (None, None))
     assert set(steps.seconds.values()) == {0.0}, steps.seconds
     assert time.monotonic() - began <= UNCHANGED_S

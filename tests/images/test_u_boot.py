@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images.building import build_image
-from images.debian import Mirror
 from images.disk.building import image_name
 from images.emulator import machine
 from images.programs import find, run
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import MARKS, begin
+from tests.images.emulated import MARKS, begin, mirror
 from tests.support.processes import wait_until
 
 pytestmark = [*MARKS]
@@ -31,7 +30,7 @@ def pressing_keys(press: Callable[[bytes], object], over: threading.Event) -> No
 
 def test_raspberry_pi_starts_with_any_keys_on_the_console(tmp_path: Path) -> None:
     cache = default_cache()
-    folder = build_image(BuildSteps(cache), cache, BOARD, Mirror(), (None, None))
+    folder = build_image(BuildSteps(cache), cache, BOARD, mirror(), (None, None))
     drive = machine.make_disk(folder / f"{image_name(BOARD)}.img.zst", tmp_path, tmp_path / "log")
     plain = tmp_path / f"{image_name(BOARD)}.img"
     for file in ("u-boot.bin", DEVICE_TREE):

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from images.building import build_bundle
-from images.debian import Mirror
 from images.disk import bundle, filesystem, signing
 from images.emulator import machine
 from images.programs import run
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import BOOT_S, DATA, HOST, MARKS, Gateway
+from tests.images.emulated import BOOT_S, DATA, HOST, MARKS, Gateway, mirror
 from tests.support.command import item_in, items_in
 from tests.support.enrolled import EnrolledFleet
 from tests.support.file_server import FileServer
@@ -56,7 +55,7 @@ NO_GATEWAY_RUNS = Variant("0.3.1", "rm /usr/lib/waypost/prepare")
 def whole() -> Path:
     """Bundle of this checkout."""
     cache = default_cache()
-    return build_bundle(BuildSteps(cache), cache, Mirror(), (None, None)).file
+    return build_bundle(BuildSteps(cache), cache, mirror(), (None, None)).file
 
 
 def made(variant: Variant, whole: Path, folder: Path, keys: signing.SigningKeys | None = None) -> bundle.UpdateBundle:
@@ -133,6 +132,11 @@ class Updated(Gateway):
         wait_until(decided, timeout_s=TRIAL_S, what=f"a decision on {version}", every_s=5)
         self.say(f"{version} is {found['last']['state']}: {found['last']['why'] or 'well'}")
         return found
+
+    @property
+    def acknowledged(self) -> int:
+        """Return the number of acknowledged messages."""
+        return 0 if self._device is None else len(self._device.acked)
 
     def wait_until_served(self) -> None:
         """Wait until the running system serves a device."""

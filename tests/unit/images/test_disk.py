@@ -26,7 +26,7 @@ from edge.configuration.resources import SystemSpec
 from images import programs, source
 from images.building import build_bundle, build_image
 from images.card import partition
-from images.debian import Mirror
+from images.debian import IMAGES, RELEASES, Mirror
 from images.disk import bmap, building, bundle, filesystem, imager, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
@@ -225,6 +225,9 @@ def test_bill_of_materials_names_the_packages_of_system_and_gateway() -> None:
         "pkg:deb/debian/python3.11@3.11.2-6%2Bdeb12u6?arch=source", "pkg:deb/debian/xz-utils@5.4.1-1?arch=source",
         "pkg:deb/debian/zlib1g@1:1.2.13?arch=arm64", "pkg:pypi/msgspec@0.22.0", "pkg:pypi/odd@1%212.0%2Blocal",
     ]  # fmt: skip
+    kernel = sbom.Package("linux-image-7.3.4+deb13-arm64", "7.3.4-1~bpo13+1", "arm64", "linux-signed-arm64")
+    assert sbom.name_kernel([*found, kernel]) == f"kernel: {kernel.name} {kernel.version}"
+    assert document["packages"][0]["comment"].endswith("kernel: none")
     licences = {each["name"]: each["licenseDeclared"] for each in document["packages"] if "licenseDeclared" in each}
     assert licences == {"openssl": "Apache-2.0", "python3.11": "PSF-2.0", "xz-utils": "NOASSERTION"}
     names = {each["SPDXID"]: each["name"] for each in document["packages"]} | {"SPDXRef-DOCUMENT": ""}
@@ -288,8 +291,9 @@ def test_raspberry_pi_imager_finds_the_image_from_its_first_page(tmp_path: Path,
     assert (one["init_format"], one["extract_size"], one["image_download_size"]) == ("none", 5, 6)
     assert one["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", one["release_date"])
+    tags = {tag for device in imager.DEVICES.values() for tag in device.tags} - set(imager.DEVICES[board].tags)
     others: list[dict[str, Any]] = [
-        {"tags": ["pi5-64bit"], "matching_type": "exclusive"},
+        *({"tags": [tag], "matching_type": "exclusive"} for tag in tags),
         {"tags": ["pi3-32bit", "pi4-32bit"]},
     ]
     assert not [each for each in others if reader.systems(each)], "it starts on no other board"
@@ -345,7 +349,7 @@ class TestPackageLists:
 
     def test_regulatory_rules_are_included(self) -> None:
         """`iw` only recommends the package; without it the kernel allows only the channels of the world domain."""
-        assert "wireless-regdb" in rootfs.read_list(rootfs.PACKAGES)
+        assert "wireless-regdb" in rootfs.list_packages(IMAGES)
 
     def test_exclusions_are_patterns_of_dpkg(self) -> None:
         for line in rootfs.read_list(rootfs.EXCLUDES):
@@ -442,12 +446,54 @@ def test_image_of_a_stub_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["mdir", "-b", "-i", place, "::/"], capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name.removeprefix("::/") for name in listed} == {
-        "boot.scr", "rauc.env", "root.sha256", "waypost.yaml",
+        "boot.scr", "rauc.bak", "rauc.env", "root.sha256", "waypost.yaml",
         "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
     }  # fmt: skip
     subprocess.run(["mcopy", "-i", place, f"::/{device_tree.name}", str(tmp_path)], check=True)
     said = ["fdtget", "-t", "i", str(tmp_path / device_tree.name), "/config", "bootdelay"]
     assert subprocess.run(said, capture_output=True, text=True, check=True).stdout == "-2\n"
+
+
+@needs("dtc", "fdtput", "mkimage", "mkenvimage")
+class TestBoards:
+    FIRMWARE = ("bootcode.bin", "start.elf", "fixup.dat", "start4.elf", "fixup4.dat", "u-boot.bin")
+    TREES = ("bcm2711-rpi-4-b", "bcm2711-rpi-400", "bcm2712-rpi-5-b", "bcm2712-d-rpi-5-b", "bcm2837-rpi-3-b",
+             "bcm2837-rpi-cm3-io3", "bcm2837-rpi-zero-2-w")  # fmt: skip
+
+    @pytest.mark.parametrize(("board", "own"), [
+        ("pi3", {"bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-3-b.dtb", "bcm2837-rpi-cm3-io3.dtb"}),
+        ("pi4", {"start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb", "bcm2711-rpi-400.dtb"}),
+        ("pi5", {"bcm2712-rpi-5-b.dtb", "bcm2712d0-rpi-5-b.dtb"}),
+        ("zero2w", {"bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-zero-2-w.dtb"}),
+        ("qemu", set()),
+    ])  # fmt: skip
+    def test_boot_partition_has_the_files_of_its_board(self, tmp_path: Path, board: str, own: set[str]) -> None:
+        system, parts = tmp_path / "system", tmp_path / "parts"
+        (system / "firmware").mkdir(parents=True)
+        parts.mkdir()
+        (system / "root.sha256").write_text("0" * 64)
+        for name in self.FIRMWARE:
+            (system / "firmware" / name).write_text(name)
+        for name in self.TREES:
+            words = [find("dtc") or "dtc", "-q", "-o", str(system / "firmware" / f"{name}.dtb"), "-"]
+            subprocess.run(words, input='/dts-v1/; / { model = "stub"; };', text=True, check=True)
+        found = building.make_boot_files(parts, board, system, tmp_path / "log")
+        assert set(found) == (own | {"u-boot.bin", "config.txt"} if own else set())
+        assert not [name for name in found if not (parts / name).is_file()]
+        assert (parts / "rauc.bak").read_bytes() == (parts / "rauc.env").read_bytes()
+
+    def test_every_board_has_a_name_and_settings_of_the_firmware(self) -> None:
+        assert building.BOARDS.keys() == building.NAMES.keys() == {*building.CONFIGURATION, "qemu"}
+        assert imager.DEVICES.keys() == building.CONFIGURATION.keys()
+
+
+def test_raspberry_pi_5_needs_the_kernel_of_debian_13(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="kernel of Debian 12 has no drivers for Raspberry Pi 5") as refused:
+        build_image(BuildSteps(tmp_path), tmp_path, "pi5", Mirror(), (None, None))
+    assert refused.value.hint == "--debian 13"
+    for board, release in ((board, release) for board in building.BOARDS for release in RELEASES.values()):
+        if (board, release.number) != ("pi5", "12"):
+            building.require_release(board, release)
 
 
 class TestEmulator:

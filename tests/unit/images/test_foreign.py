@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from images import source
-from images.debian import Mirror
+from images.debian import DEBIAN_12, DEBIAN_13, PREFERENCES, RELEASES, DebianRelease, Mirror
 from images.errors import ImageError
 from images.frozen import cross, freezing, libraries
 from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
+from images.rootfs import building as rootfs
 from images.steps import BuildSteps
 
 
-def test_gateway_gets_its_imports_and_nothing_of_a_hub() -> None:
-    names = find_required(f"{DISTRIBUTION}[edge,kafka]", cross.ENVIRONMENT)
+@pytest.mark.parametrize("release", RELEASES.values())
+def test_gateway_gets_its_imports_and_nothing_of_a_hub(release: DebianRelease) -> None:
+    names = find_required(f"{DISTRIBUTION}[edge,kafka]", cross.make_environment(release))
     assert {"python-qpid-proton", "uvloop", "aiokafka", "cffi"} <= names
     assert not names & {"waypost", "pyspark", "deltalake", "pyarrow", "numpy"}
     lock = select_entries(source.LOCK.read_text(), names)
@@ -40,7 +45,7 @@ def test_missing_lock_entry_is_named() -> None:
 
 def test_missing_package_is_named() -> None:
     with pytest.raises(ImageError, match="no-such-package is not installed"):
-        find_required("no-such-package", cross.ENVIRONMENT)
+        find_required("no-such-package", cross.make_environment(DEBIAN_12))
 
 
 def test_kernel_without_the_emulator_is_reported(tmp_path: Path) -> None:
@@ -58,11 +63,14 @@ def test_mirror_without_security_updates_is_reported(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("images.debian.run", refused)
     monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm")
-    for mirror, said in ((Mirror("http://mirror.example/debian"), True), (Mirror(), False)):
+    for mirror, said in (
+        (Mirror("http://mirror.example/debian"), "--security-mirror names"),
+        (Mirror(), "--mirror names"),
+    ):
         with pytest.raises(ImageError, match="does not have a") as caught:
             mirror.unpack(tmp_path, ["bash"], log=tmp_path / "log")
+        assert caught.value.hint.startswith(said)
         assert caught.value.hint.endswith("the whole log: log")
-        assert ("--security-mirror" in caught.value.hint) == said
 
 
 def test_newest_debian_packages_or_another_mirror_cause_a_rebuild(
@@ -77,10 +85,12 @@ def test_newest_debian_packages_or_another_mirror_cause_a_rebuild(
     monkeypatch.setattr(Mirror, "unpack", unpack)
     monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm\n")
     steps, own, other = BuildSteps(tmp_path, lambda _: None), Mirror(), Mirror("http://mirror.example/debian")
-    for mirror, fresh in ((own, False), (own, False), (other, False), (other, True), (own, False)):
+    newer = Mirror(release=DEBIAN_13)
+    for mirror, fresh in ((own, False), (own, False), (other, False), (other, True), (own, False), (newer, False)):
         assert cross.unpack_python(steps, mirror, fresh=fresh).is_dir()
-    assert [each.partition(" bookworm")[0] for each in asked] == [
-        "deb http://a.example/", "deb http://mirror.example/debian", "deb http://mirror.example/debian",
+    assert [each.partition(" main")[0] for each in asked] == [
+        "deb http://a.example/ bookworm", "deb http://mirror.example/debian bookworm",
+        "deb http://mirror.example/debian bookworm", "deb http://a.example/ trixie",
     ]  # fmt: skip
 
 
@@ -103,6 +113,9 @@ def test_debian_packages_are_found_by_their_libraries(tmp_path: Path) -> None:
     assert libraries.find_sources(tmp_path, found) == said
     with pytest.raises(ImageError, match="lacks the package of libnew"):
         libraries.find_sources(tmp_path, ["libnew"])
+    changed_last(tmp_path, "libssl3t64", "openssl (3.5.4-1~deb13u1) trixie-security; urgency=high")
+    assert libraries.find_sources(tmp_path, ["libssl"]) == ["openssl (= 3.5.4-1~deb13u1)"], "of Debian 13"
+    shutil.rmtree(tmp_path / "usr/share/doc/libssl3t64")
     for why in ("libz", "libssl"):
         changed_last(tmp_path, "libssl3", "nothing of it")
         with pytest.raises(ImageError, match="does not name the version of"):
@@ -126,3 +139,48 @@ def test_packages_come_from_the_given_mirror_or_that_of_apt(monkeypatch: pytest.
     monkeypatch.setattr("images.debian.run_for_output", lambda *_: "")
     with pytest.raises(ImageError, match="no archive of Debian bookworm"):
         Mirror().sources("main")
+
+
+def test_other_release_comes_from_the_same_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """apt of a machine with Debian 12 knows mirrors, which have Debian 13 too."""
+    places = ("a.example/debian bookworm", "a.example/debian bookworm-updates", "b.example/ bookworm-security")
+    said = "".join(f"http://{place}\n" for place in places)
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: said)
+    found = [f"deb http://{place.replace('bookworm', 'trixie')} main" for place in places]
+    mirror = Mirror(release=DEBIAN_13)
+    assert mirror.sources("main").splitlines() == found
+    backports = "deb http://a.example/debian trixie-backports main"
+    assert mirror.sources("main", backports=True).splitlines() == [*found, backports]
+    assert "backports" not in Mirror(release=DEBIAN_12).sources("main", backports=True)
+
+
+def test_kernel_of_debian_13_comes_from_its_backports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option is run as mmdebstrap runs it, with the new root as its only argument."""
+    commands: dict[str, Sequence[object]] = {}
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm\n")
+    for release in RELEASES.values():
+        monkeypatch.setattr("images.debian.run", lambda *words, n=release.number, **_: commands.update({n: words}))
+        Mirror(release=release).install(tmp_path / "base.tar", ["bash"], (), log=tmp_path / "log")
+    assert not [word for word in commands["12"] if "setup-hook" in str(word)]
+    [hook] = [str(word) for word in commands["13"] if "setup-hook" in str(word)]
+    script = hook.removeprefix("--setup-hook=")
+    subprocess.run(["sh", "-c", script, "exec", str(tmp_path)], check=True, timeout=60)
+    assert (tmp_path / PREFERENCES).read_text().splitlines() == [
+        "Package: src:linux src:linux-signed-arm64 src:linux-base", "Pin: release n=trixie-backports",
+        "Pin-Priority: 500",
+    ]  # fmt: skip
+
+
+def test_packages_of_only_one_release_are_chosen() -> None:
+    found = {number: rootfs.list_packages(release) for number, release in RELEASES.items()}
+    assert "firmware-mediatek" in found["13"]
+    assert "firmware-mediatek" not in found["12"]
+    assert set(found["12"]) - set(found["13"]) == {"firmware-misc-nonfree"}
+    assert not [name for names in found.values() for name in names if ":" in name or " " in name]
+
+
+def test_files_are_left_out_wherever_a_release_has_them() -> None:
+    options = [option.partition("=")[2] for option in rootfs.mmdebstrap_options()]
+    for pattern in ("path-exclude=/lib/firmware/*", "path-include=/lib/modules/*/kernel/drivers/scsi/sd_mod.ko*"):
+        assert options.index(pattern) + 1 == options.index(pattern.replace("=/lib", "=/usr/lib"))
+    assert options.count("path-exclude=/usr/share/man/*") == 1
