@@ -24,6 +24,7 @@ from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootSettings
+from edge.appliance.first_boot.portal import find_portal
 from edge.appliance.identity.enrolling import enrol, try_in_order
 from edge.appliance.identity.exchange import (
     AnswerLost,
@@ -134,11 +135,11 @@ class FirstBoot:
         except HubUnreachable as error:
             places = ", ".join(wanted.urls)
             step = f"check the network, and that the hub runs at {places}. It retries by itself"
-            raise FirstBootInterrupted(str(error), step) from None
+            raise FirstBootInterrupted(str(error), portal_step(wanted) or step) from None
         except ClockDiffers as error:
             raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise FirstBootInterrupted(str(error), CHECK_HUB_STEP) from None
+            raise FirstBootInterrupted(str(error), portal_step(wanted) or CHECK_HUB_STEP) from None
         except NotIssued as error:
             raise FirstBootInterrupted(f"the hub refuses a certificate: {error}", NEW_ENROLMENT_STEP) from None
         except CertificateMismatch as error:
@@ -227,6 +228,19 @@ class FirstBoot:
             raise FirstBootInterrupted(
                 f"the hub does not accept the gateway's report of its set-up: {error}", NEW_ENROLMENT_STEP
             ) from None
+
+
+def portal_step(wanted: FirstBootSettings) -> str:
+    """Return the next step in a network with a sign-in page; empty in any other."""
+    if wanted.url is None or wanted.proxy is not None:
+        return ""
+    portal = find_portal(HubUrl.parse(wanted.url).endpoint.host)
+    if portal is None:
+        return ""
+    return (
+        f"this network leads to a sign-in page at {portal}: have the gateway admitted there by its hardware address, "
+        "or use another network. It retries by itself"
+    )
 
 
 def clock_step(*, synchronized: bool) -> str:

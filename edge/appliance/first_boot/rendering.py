@@ -20,6 +20,9 @@ SSH: Final = "run/systemd/dnssd/waypost-ssh.dnssd"
 ALL: Final = (CABLE, WIFI, LTE, TIME, SSH)
 """Paths below the root; files without a setting on the card are removed."""
 CABLES: Final = "eth* end* enx* usb*"
+CABLE_METRIC: Final = 100
+"""Metric of routes: the lowest is used first. The card's own files have that of the cable too, and 600 of Wi-Fi."""
+LTE_METRIC: Final = 700
 SAE_BOTH_WAYS: Final = 2
 """wpa_supplicant's sae_pwe: older access points derive the password element in a loop, newer ones by hashing."""
 PROTECTED_IF_OFFERED: Final = 1
@@ -56,9 +59,11 @@ def _files(card: Card) -> Iterator[tuple[str, File]]:
 
 def _cable(cable: Cable) -> str:
     lines = ["[Match]", f"Name={CABLES}", "", "[Network]", f"Address={cable.address}"]
-    lines += [f"Gateway={cable.gateway}"] if cable.gateway is not None else []
     lines += [f"DNS={each}" for each in cable.dns]
-    return "\n".join([*lines, "LinkLocalAddressing=ipv6", "MulticastDNS=yes", ""])
+    lines += ["LinkLocalAddressing=ipv6", "MulticastDNS=yes"]
+    if cable.gateway is not None:
+        lines += ["", "[Route]", f"Gateway={cable.gateway}", f"Metric={CABLE_METRIC}"]
+    return "\n".join([*lines, "", "[IPv6AcceptRA]", f"RouteMetric={CABLE_METRIC}", ""])
 
 
 def _wifi(wifi: Wifi) -> str:
@@ -86,7 +91,9 @@ def _lte(lte: Lte) -> str:
     lines = ["[connection]", "id=waypost-lte", f"uuid={identity}", "type=gsm", "autoconnect=true", "", "[gsm]"]
     values = {"apn": lte.apn, "username": lte.user, "password": lte.password, "pin": lte.pin}
     lines += [f"{name}={_escaped(value)}" for name, value in values.items() if value is not None]
-    return "\n".join([*lines, "", "[ipv4]", "method=auto", "route-metric=700", "", "[ipv6]", "method=auto", ""])
+    for family in ("ipv4", "ipv6"):
+        lines += ["", f"[{family}]", "method=auto", f"route-metric={LTE_METRIC}"]
+    return "\n".join([*lines, ""])
 
 
 def _escaped(value: str) -> str:

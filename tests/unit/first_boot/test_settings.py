@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.first_boot.settings import AppliedSettings, apply_settings
 from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
+from images.rootfs.building import OVERLAY
 from tests.support.simulated_kill import SimulatedKill
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
@@ -64,7 +66,8 @@ class TestApplying:
         assert found.card is not None
         assert (found.card.name, found.new, found.trouble) == ("hall", True, None)
         made = tree(tmp_path)
-        assert "Address=192.168.1.20/24\nGateway=192.168.1.1\nDNS=9.9.9.9\n" in made[rendering.CABLE].decode()
+        assert "Address=192.168.1.20/24\nDNS=9.9.9.9\n" in made[rendering.CABLE].decode()
+        assert "[Route]\nGateway=192.168.1.1\nMetric=100\n" in made[rendering.CABLE].decode()
         assert "MulticastDNS=yes" in made[rendering.CABLE].decode()
         assert "Type=_ssh._tcp\nPort=22\n" in made[rendering.SSH].decode(), "found by NAME.local"
         assert made[rendering.TIME] == b"[Time]\nNTP=192.168.1.1 time.example\n"
@@ -258,6 +261,21 @@ def test_unreadable_state_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "first-boot/state.json").write_bytes(b"{")
     assert state_of(tmp_path) == FirstBootState()
     assert FirstBootState().summary() == {}
+
+
+def test_networks_are_used_in_the_order_cable_wifi_modem() -> None:
+    """A lower metric is used first; networkd's own is 1024, behind the metered network."""
+    found = dict[str, list[int]]()
+    for name in ("20-wired", "30-wireless"):
+        text = (OVERLAY / f"etc/systemd/network/{name}.network").read_text()
+        found[name] = [int(each) for each in re.findall(r"(?m)^RouteMetric=(\d+)$", text)]
+    found["lte"] = [rendering.LTE_METRIC] * 2
+    assert found["20-wired"] == [rendering.CABLE_METRIC] * 2, "IPv4 and IPv6"
+    assert found["20-wired"] < found["30-wireless"] < found["lte"]
+    modem = read(text_of(document("a", {"lte": {"apn": "internet"}})).encode(), "x")
+    assert modem is not None
+    text = rendering.files(modem)[rendering.LTE].text
+    assert text.count(f"method=auto\nroute-metric={rendering.LTE_METRIC}\n") == 2
 
 
 def wifi(**settings: str) -> str:

@@ -1,0 +1,38 @@
+"""Detect a network with a sign-in page (captive portal): it answers plain HTTP in place of the hub's host.
+
+Only the hub's host is asked, so no other machine learns of the gateway.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+HTTP_PORT: Final = 80
+ANSWER_S: Final = 5.0
+"""Time limit of the connection and of the answer."""
+_HOST: Final = re.compile(r"[a-z0-9._:-]{1,253}")
+"""Host names and addresses; others are not shown."""
+
+
+def find_portal(host: str, *, port: int = HTTP_PORT) -> str | None:
+    """Return the host of the sign-in page of this network; None if nothing shows that it has one.
+
+    `host`: the hub's. A network with a sign-in page answers for it, and redirects to another host.
+    """
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    try:
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        leads_to = urlsplit(answer.getheader("Location") or "").hostname or ""
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    if answer.status == HTTPStatus.NETWORK_AUTHENTICATION_REQUIRED:
+        return leads_to if _HOST.fullmatch(leads_to) else host
+    redirected = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
+    return leads_to if redirected and leads_to != host.lower() and _HOST.fullmatch(leads_to) else None

@@ -1,0 +1,84 @@
+"""A network with a sign-in page is named when the hub cannot be reached."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from edge.appliance.first_boot import enrolling
+from edge.appliance.first_boot.journal import FirstBootSettings
+from edge.appliance.first_boot.portal import find_portal
+from tests.support.processes import free_port
+
+HOST = "127.0.0.1"
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers each request with the status and `Location` of the server."""
+
+    def do_GET(self) -> None:
+        status, location = self.server.answer  # type: ignore[attr-defined]
+        self.send_response(status)
+        if location is not None:
+            self.send_header("Location", location)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Do not write to the output of the tests."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer((HOST, 0), Answering) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("status", "location", "portal"), [
+    (302, "http://portal.example/login?next=1", "portal.example"),
+    (307, "https://Portal.example:8443/", "portal.example"),
+    (511, None, HOST),
+    (511, "http://portal.example/", "portal.example"),
+    (302, f"https://{HOST}/", None),
+    (302, "/login", None),
+    (302, "http://[broken/", None),
+    (302, "http://portal\u2028.example/", None),
+    (200, None, None),
+    (404, "http://portal.example/", None),
+])  # fmt: skip
+def test_redirect_to_another_host_is_a_portal(
+    server: ThreadingHTTPServer, status: int, location: str | None, portal: str | None
+) -> None:
+    encoded = None if location is None else location.encode().decode("latin-1")
+    server.answer = (status, encoded)  # type: ignore[attr-defined]
+    assert find_portal(HOST, port=server.server_port) == portal
+
+
+def test_host_that_does_not_answer_is_no_portal() -> None:
+    assert find_portal(HOST, port=free_port()) is None
+    assert find_portal("no such host", port=80) is None
+
+
+def test_next_step_names_the_portal(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def found(host: str) -> str | None:
+        asked.append(host)
+        return "portal.example"
+
+    monkeypatch.setattr(enrolling, "find_portal", found)
+    wanted = FirstBootSettings(
+        settings="", name="hall", url="amqps://hub.example", token=None, forward=(), keep_free=None
+    )
+    step = enrolling.portal_step(wanted)
+    assert "a sign-in page at portal.example" in step
+    assert asked == ["hub.example"]
+    monkeypatch.setattr(enrolling, "find_portal", lambda _: None)
+    assert enrolling.portal_step(wanted) == ""
