@@ -1,7 +1,8 @@
 # U-Boot runs this from the FAT partition. It chooses the first slot of BOOT_ORDER with remaining tries, decrements
 # them, and starts the kernel of that slot. A system that serves restores the tries (waypost-mark-good); a slot that
 # does not serve is abandoned after three tries.
-# The counters are in a separate file with a checksum. A power cut may tear it; then the defaults apply.
+# The counters are in two files with a checksum. This script writes one after the other, so a power cut tears one of
+# them at most; the system writes only the first one. Without either, the defaults apply.
 # The root is named by the id of this disk, because each card has its own. waypost.disk=KIND tells the system that
 # this script does so (disk-id), and from which kind of disk it started (initramfs/scripts/local-top).
 
@@ -9,9 +10,19 @@ setenv scratch ${ramdisk_addr_r}
 setenv BOOT_ORDER "A B"
 setenv BOOT_A_LEFT 3
 setenv BOOT_B_LEFT 3
-if load ${devtype} ${devnum}:1 ${scratch} rauc.env; then
-    env import -c ${scratch} 0x4000 BOOT_ORDER BOOT_A_LEFT BOOT_B_LEFT || echo "waypost: rauc.env is damaged, defaults are taken"
-fi
+setenv counters
+for each in rauc.env rauc.bak; do
+    if test -z "${counters}"; then
+        if load ${devtype} ${devnum}:1 ${scratch} ${each}; then
+            if env import -c ${scratch} 0x4000 BOOT_ORDER BOOT_A_LEFT BOOT_B_LEFT; then
+                setenv counters ${each}
+            else
+                echo "waypost: ${each} is damaged"
+            fi
+        fi
+    fi
+done
+test -n "${counters}" || echo "waypost: the counters are damaged, defaults are taken"
 
 setenv slot
 for each in ${BOOT_ORDER}; do
@@ -39,6 +50,7 @@ if test -z "${slot}"; then
 fi
 env export -c -s 0x4000 ${scratch} BOOT_ORDER BOOT_A_LEFT BOOT_B_LEFT
 fatwrite ${devtype} ${devnum}:1 ${scratch} rauc.env 0x4000
+fatwrite ${devtype} ${devnum}:1 ${scratch} rauc.bak 0x4000
 if test -z "${slot}"; then
     sleep 5
     reset
@@ -52,6 +64,9 @@ if test "${vendor}" = raspberrypi; then
     # The kernel moves to 2 MiB and has 32 MiB: the RAM disk does not overlap it.
     setenv ramdisk_addr_r 0x05000000
     setenv console "console=tty1 console=ttyS1,115200"
+    if test "${fdtfile}" = broadcom/bcm2712-rpi-5-b.dtb; then
+        setenv console "console=tty1 console=ttyAMA10,115200"
+    fi
 fi
 if part uuid ${devtype} ${devnum}:${part} partuuid; then
     setenv own "waypost.disk=${devtype}"

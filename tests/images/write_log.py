@@ -65,6 +65,11 @@ class WriteLog:
                 flushed.append(each._replace(size=chance.randrange(each.size // SECTOR) * SECTOR))
         return flushed
 
+    def in_order(self) -> Sequence[Write]:
+        """Return all writes in their order, flushed or not: those of a program that waits for each one."""
+        flushed, later = self._until(self.size)
+        return [*flushed, *later]
+
     def write(self, writes: Sequence[Write], disk: Path) -> None:
         """Apply the writes to a disk in its state before the first of them."""
         with self.file.open("rb", buffering=0) as log, disk.open("r+b", buffering=0) as target:
