@@ -49,7 +49,7 @@ CONFIGURATION: Final = {
 name that the firmware looks for.
 """
 REQUIRED_RELEASE: Final = {"pi5": DEBIAN_13}
-"""Oldest release whose kernel has the drivers of a board."""
+"""Oldest release that has the drivers of a board in its kernel."""
 
 ROOT_MIB: Final = 768
 DATA_MIB: Final = 64

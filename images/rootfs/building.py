@@ -119,7 +119,7 @@ def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) 
     issue.parent.mkdir(exist_ok=True)
     issue.symlink_to("/run/waypost/issue")
     (root / "data").mkdir()
-    # It would open further sockets for logins. Where it does not exist, the link does nothing.
+    # systemd 257 would open further sockets for logins. Older versions have no such generator.
     generators = root / "etc/systemd/system-generators"
     generators.mkdir(exist_ok=True)
     (generators / "systemd-ssh-generator").symlink_to("/dev/null")
