@@ -5,6 +5,7 @@ Only the hub's host is asked, so no other machine learns of the gateway.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 from http import HTTPStatus
@@ -23,15 +24,13 @@ def find_portal(host: str, *, port: int = HTTP_PORT) -> str | None:
 
     `host`: the hub's. A network with a sign-in page answers for it, and redirects to another host.
     """
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
     try:
-        connection.request("GET", "/")
-        answer = connection.getresponse()
-        leads_to = urlsplit(answer.getheader("Location") or "").hostname or ""
+        with contextlib.closing(http.client.HTTPConnection(host, port, timeout=ANSWER_S)) as connection:
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            leads_to = urlsplit(answer.getheader("Location") or "").hostname or ""
     except (OSError, ValueError, http.client.HTTPException):
         return None
-    finally:
-        connection.close()
     if answer.status == HTTPStatus.NETWORK_AUTHENTICATION_REQUIRED:
         return leads_to if _HOST.fullmatch(leads_to) else host
     redirected = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
