@@ -26,7 +26,7 @@ debian_option = click.option(
     type=click.Choice(["12", "13"]),
     default="12",
     show_default=True,
-    help="Release of Debian. Gateways can be updated from either to the other.",
+    help="Release of Debian; 13 is a trial.",
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."

@@ -99,8 +99,9 @@ def started(card: Path, folder: Path, log: WriteLog | None = None, *, until: str
 def cuts(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
     """Yield what a power cut leaves of writes in order: some complete ones, and the first sectors of the next."""
     for number, write in enumerate(writes):
-        for kept in sorted({0, write.size // 2 // partition.SECTOR * partition.SECTOR}):
-            yield [*writes[:number], write._replace(size=kept)]
+        sectors = write.size // partition.SECTOR
+        for kept in sorted({0, 1, sectors // 2, sectors - 1} - {sectors}):
+            yield [*writes[:number], write._replace(size=kept * partition.SECTOR)]
     yield list(writes)
 
 
