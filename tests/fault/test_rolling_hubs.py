@@ -161,6 +161,11 @@ def test_rolled_and_killed_hubs_lose_nothing_and_land_nothing_twice(release: Hub
     assert p99_s < ACKNOWLEDGED_WITHIN_S
 
 
+def test_lake_is_proven_by_the_job(release: HubRelease) -> None:
+    said = release.run_job("fleet-prove")
+    assert "0 unexplained" in said
+
+
 def test_token_is_made_in_a_pod(release: HubRelease) -> None:
     token = release.run(
         "waypost", "token", "create", "--data", "/var/lib/waypost/hub",

@@ -21,6 +21,8 @@ from tests.support.postgres import PASSWORD, Postgres
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
 
 DAY_S: Final = 86_400.0
+JOB_S: Final = 300
+"""Longest job on a busy machine."""
 ROLLED_S: Final = 600
 """Longest roll-out of all hubs on a busy machine."""
 
@@ -61,6 +63,7 @@ class HubRelease:
 
     def __enter__(self) -> Self:
         kubectl("create", "namespace", self._namespace)
+        kubectl("label", "namespace", self._namespace, "pod-security.kubernetes.io/enforce=restricted")
         try:
             self._create_secrets()
             self._helm("install")
@@ -101,6 +104,12 @@ class HubRelease:
     def run(self, *command: str) -> str:
         """Run a command in a hub's pod; return its output."""
         return self._within("exec", "deploy/fleet", "--", *command, timeout_s=120)
+
+    def run_job(self, name: str) -> str:
+        """Run a job of a CronJob now; return its log."""
+        self._within("create", "job", f"--from=cronjob/{name}", "now")
+        self._within("wait", "--for=condition=complete", "job/now", f"--timeout={JOB_S}s", timeout_s=JOB_S + 30)
+        return self._within("logs", "job/now")
 
     def tls(self, gateway: str) -> ssl.SSLContext:
         """Return the context of a gateway with a certificate of the authority."""
