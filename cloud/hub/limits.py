@@ -137,6 +137,12 @@ REGISTRY_IDLE_S_MAX = 5
 """Seconds between two statements of a transaction on PostgreSQL: other hubs wait for the rows that a stopped hub has
 locked."""
 
+NOTICES_RETRY_S = 1.0
+"""Seconds before the next attempt to listen for notices: polling goes on, at about this interval."""
+
+NOTICES_GATHER_S = 0.01
+"""Seconds from a notice to the look that it causes: a burst of changes is one look of some milliseconds."""
+
 SHUTDOWN_S = 20.0
 """Maximum wait for the landing in progress at shutdown; systemd and Kubernetes kill after 30 s or more."""
 

@@ -66,6 +66,7 @@ from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, t
 from cloud.hub.receipts.service import ReceiptService
 from cloud.hub.receipts.signer import ReceiptSigner
 from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
@@ -145,14 +146,16 @@ class HubServer:
         self._users = self._follow_users() if self._gate.passwords else None
         self._connections = Connections(self.acceptor)
         registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
+        self._notices = ChangeNotices(registry)
         self._older_copy = OlderCopyNotice(configuration.data)
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
         self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
         self._desired: DesiredConfigurations | None = None
         if self._enrolment is not None:
-            self._desired = DesiredConfigurations(self._enrolment.authority, registry)
-        self._commands = self._make_commands()
+            hint = self._notices.follow(NoticeTopic.CONFIGURATIONS, NoticeTopic.ROLLOUTS)
+            self._desired = DesiredConfigurations(self._enrolment.authority, registry, hint=hint)
+        self._commands = self._make_commands(registry)
         self._receipts = self._make_receipts()
         self._certificates: Certificates | None = None
         self._url = ""
@@ -231,6 +234,7 @@ class HubServer:
             registration=registration,
             record=RevocationRecord(configuration.data / FOLDER),
             older=self._older_copy.add,
+            hint=self._notices.follow(NoticeTopic.REVOCATIONS),
         )
         self.acceptor.set_policy(enrolment)
         return enrolment
@@ -273,12 +277,15 @@ class HubServer:
         why = self._users.trouble if self._users is not None else None
         return f"changes of users are not in effect: {why}" if why is not None else None
 
-    def _make_commands(self) -> HubCommands:
+    def _make_commands(self, registry: sa.URL) -> HubCommands:
         """Make the command service, its interception of messages, and the sources of the downlinks."""
-        configuration, knows = self._configuration, self._fleet.gateways.__contains__
-        registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
+        knows = self._fleet.gateways.__contains__
         made = HubCommands(
-            registry, CommandApplications(self._spaces).publish_outcome, knows=knows, tenants=configuration.tenants
+            registry,
+            CommandApplications(self._spaces).publish_outcome,
+            knows=knows,
+            tenants=self._configuration.tenants,
+            hint=self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS),
         )
         self._interception = CommandInterception(knows)
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
@@ -378,9 +385,11 @@ class HubServer:
         await self._commands.open()
         await self._alerts.open()
         await self._audit.open()
+        self._notices.start()
 
     async def _close_services(self) -> None:
         """Close what `_open_services` has opened."""
+        await self._notices.stop()
         await self._audit.close()
         await self._receipts.close()
         await self._commands.close()

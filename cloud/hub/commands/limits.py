@@ -14,7 +14,8 @@ UNDER_WAY_MAX: Final = 64
 """Commands in flight to a gateway: 4 MiB of the largest."""
 
 POLL_INTERVAL_S: Final = 1.0
-"""Interval of polling for commands written by other processes, and for expired ones."""
+"""Interval of polling for expired commands, and for commands and receipts of other hubs and processes. Notices of a
+PostgreSQL server make a look earlier."""
 
 AT_ONCE_MAX: Final = 500
 """Commands in one transaction of polling."""
@@ -22,8 +23,8 @@ AT_ONCE_MAX: Final = 500
 KEPT_S: Final = 30 * 86_400.0
 """Time that a completed command and its response are kept: 0.5 KiB each plus its payload."""
 
-POLLS_PER_COUNT: Final = 10
-"""Interval of counting by state and deleting old commands, in polls: it walks an index of all."""
+COUNT_INTERVAL_S: Final = 10.0
+"""Interval of counting by state and deleting old commands: it walks an index of all."""
 
 PAGE_MAX: Final = 1_000
 """Commands in one page of the API."""

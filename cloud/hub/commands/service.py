@@ -26,10 +26,10 @@ from bridge.hidden import hides
 from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.limits import (
     AT_ONCE_MAX,
+    COUNT_INTERVAL_S,
     GATEWAY_COMMANDS_MAX,
     KEPT_S,
     POLL_INTERVAL_S,
-    POLLS_PER_COUNT,
     REQUESTS_MAX,
     SELECTED_COMMANDS_MAX,
     WAITING_MAX,
@@ -47,6 +47,7 @@ from cloud.hub.registry.commands import (
     Commands,
     CommandState,
 )
+from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 
@@ -124,9 +125,11 @@ class HubCommands:
         knows: Callable[[Key], bool],
         now: Callable[[], float] = time.time,
         tenants: Tenants | None = None,
+        hint: ChangeHint | None = None,
+        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         """`knows` returns whether a gateway has connected since the start; `now`: UTC seconds since 1970; `tenants` has
-        the quotas."""
+        the quotas; `hint` is given when other hubs change commands."""
         self.dispatch: Final = Dispatch(self, self._now_us)
         self.trouble: str | None = None
         """Reason why the registry cannot be used; None if it can."""
@@ -144,6 +147,8 @@ class HubCommands:
         self._news_arrived = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._newest = 0
+        self._hint = hint or ChangeHint()
+        self._poll_interval_s = poll_interval_s
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -347,30 +352,40 @@ class HubCommands:
         state = CommandState(command.state)
         if state.final and command.responded_at is None:
             self._over[state] += 1
-        for waiting in self._waiting.get(command.id, ()):
+        self._wake(command.id)
+
+    def _wake(self, identifier: str) -> None:
+        """Let the requests that wait for a command look at it."""
+        for waiting in self._waiting.get(identifier, ()):
             waiting.set()
 
     async def _watch(self) -> None:
-        polls = 0
+        clock, counted_at = asyncio.get_running_loop().time, float("-inf")
         while True:
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await self._hint.wait(self._poll_interval_s)
             try:
                 await self._poll()
-                if polls % POLLS_PER_COUNT == 0:
+                if clock() - counted_at >= COUNT_INTERVAL_S:
+                    counted_at = clock()
                     await self._clean_up()
                 self.trouble = None
             except Exception as error:
                 self._failed(error)
-            polls += 1
 
     async def _poll(self) -> None:
-        """Send commands that other processes stored, and complete expired ones."""
+        """Send commands that other processes stored, end requests that wait for receipts at other hubs, and complete
+        expired commands."""
         now_us, before = self._now_us(), self._newest
         self._newest = await self._in_thread(Commands.newest)
         if self._newest > before:
             for key in await self._in_thread(lambda registry: registry.gateways_of(before)):
                 self.dispatch.send_pending(key)
         self.dispatch.retry_pending()
+        if waiting := list(self._waiting):
+            pending = await self._in_thread(lambda registry: registry.find_pending(waiting))
+            for identifier in waiting:
+                if identifier not in pending:
+                    self._wake(identifier)
         over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
         if over:
             self.queue_news([_over(each, now_us) for each in over], lambda _kept: None)

@@ -36,6 +36,7 @@ from cloud.hub.limits import (
 )
 from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import VersionContext
@@ -46,8 +47,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COUNTED_EVERY = 5
-"""Interval of counting gateways by state, in polls."""
+COUNT_INTERVAL_S = 5.0
+"""Interval of counting gateways by state."""
 
 
 class NotReady(Exception):
@@ -85,8 +86,15 @@ def make_signer(authority: Authority) -> Sign:
 class DesiredConfigurations:
     """Sends wanted configurations and stores reports. `open`, later `close`. A `bridge.downlink.DownlinkSource`."""
 
-    def __init__(self, authority: Authority, registry: sa.URL, *, now: Callable[[], float] = time.time) -> None:
-        """`now`: UTC seconds since 1970."""
+    def __init__(
+        self,
+        authority: Authority,
+        registry: sa.URL,
+        *,
+        now: Callable[[], float] = time.time,
+        hint: ChangeHint | None = None,
+    ) -> None:
+        """`now`: UTC seconds since 1970; `hint` is given when another hub or process changes configurations."""
         self.figures = ConfigurationFigures(Counter(), Counter(), (), ())
         self.trouble: str | None = None
         """Reason why the registry is not read; None if it is."""
@@ -109,6 +117,7 @@ class DesiredConfigurations:
         self._match_at = 0.0
         """Time of the next matching of selectors, on the loop's clock."""
         self._came = asyncio.Event()
+        self._hint = hint or ChangeHint()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -219,13 +228,14 @@ class DesiredConfigurations:
         return True
 
     async def _watch(self) -> None:
-        polls = 0
+        clock = asyncio.get_running_loop().time
+        counted_at = clock()
         while True:
-            await asyncio.sleep(CONFIGURATIONS_CHECK_INTERVAL_S)
-            polls += 1
+            await self._hint.wait(CONFIGURATIONS_CHECK_INTERVAL_S)
             try:
                 await self._poll()
-                if not polls % COUNTED_EVERY:
+                if clock() - counted_at >= COUNT_INTERVAL_S:
+                    counted_at = clock()
                     await self._count()
             except (RegistryError, NotReady) as error:
                 self._failed(error)

@@ -61,6 +61,7 @@ from cloud.hub.registry.enrolments import (
     TenantFull,
     TokenClaim,
 )
+from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 from edge.output.document import json
@@ -90,8 +91,10 @@ class Enrolment:
         registration: Registration | None = None,
         record: RevocationRecord | None = None,
         older: Callable[[OlderCopySign], None] = lambda _sign: None,
+        hint: ChangeHint | None = None,
     ) -> None:
         """`life_s`: validity of a gateway's certificate. `now`: UTC seconds since 1970. `tenants` has the quotas.
+        `hint` is given when another hub or process revokes certificates, or forgets a gateway.
 
         `registration`: connection to another authority that signs the gateways' certificates; None if `authority` signs
         them. `record` keeps revocations outside the registry.
@@ -131,6 +134,7 @@ class Enrolment:
         self._list: tuple[float, int, bytes] | None = None
         """Time, number of entries, and the revocation list."""
         self._watching: asyncio.Task[None] | None = None
+        self._hint = hint or ChangeHint()
 
     @property
     def registration_trouble(self) -> str | None:
@@ -367,7 +371,7 @@ class Enrolment:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(REVOCATIONS_CHECK_INTERVAL_S)
+            await self._hint.wait(REVOCATIONS_CHECK_INTERVAL_S)
             try:
                 await self._poll()
             except RegistryError as error:

@@ -28,8 +28,9 @@ from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.names import is_known, known_gateways
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
-from cloud.hub.registry.schema import commands, gateways
+from cloud.hub.registry.schema import PARAMETERS_MAX, commands, gateways
 from cloud.hub.tenants import quota_message
 
 
@@ -212,6 +213,7 @@ class Commands:
             if key is not None:
                 times = (command.created_at, command.expires_at)
                 command_keys.store_key(tx, (command.tenant, command.sent_by), key, command.digest, command.id, times)
+            notify(tx, NoticeTopic.COMMANDS)
             return command._replace(number=int(number[0]) if number is not None else 0)
 
         return self._database.transaction(work)
@@ -230,6 +232,7 @@ class Commands:
             after = found._replace(state=CommandState.CANCELLING.value, reason=reason, changed_at=now_us)
             values = {"state": after.state, "reason": reason, "changed_at": now_us}
             tx.execute(commands.update().where(commands.c.id == identifier).values(**values))
+            notify(tx, NoticeTopic.COMMANDS)
             return after
 
         return self._database.transaction(work)
@@ -301,7 +304,23 @@ class Commands:
 
     def keep(self, news: Iterable[CommandNews]) -> list[CommandRecord]:
         """Apply news; return the changed commands."""
-        return self._database.transaction(lambda tx: [found for each in news if (found := _take(tx, each))])
+
+        def work(tx: sa.Connection) -> list[CommandRecord]:
+            changed = [found for each in news if (found := _take(tx, each))]
+            if changed:
+                notify(tx, NoticeTopic.RECEIPTS)
+            return changed
+
+        return self._database.transaction(work)
+
+    def find_pending(self, identifiers: Collection[str]) -> set[str]:
+        """Return those of these commands that are not completed, including a wanted response."""
+        awaited = (commands.c.state == CommandState.DELIVERED.value) & commands.c.wants_response
+        pending = commands.c.responded_at.is_(None) & (commands.c.state.in_(OPEN) | awaited)
+        names, most = sorted(identifiers), PARAMETERS_MAX - 10
+        parts = [names[start : start + most] for start in range(0, len(names), most)]
+        queries = [sa.select(commands.c.id).where(commands.c.id.in_(part), pending) for part in parts]
+        return self._database.transaction(lambda tx: {row.id for query in queries for row in tx.execute(query)})
 
     def over(self, now_us: int, limit: int) -> list[CommandRecord]:
         """Return commands that no gateway will get: expired, cancelled, or with a forgotten gateway."""

@@ -30,6 +30,7 @@ from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.names import is_known, known_gateways
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import (
     PARAMETERS_MAX,
     configurations,
@@ -318,6 +319,8 @@ def make_versions(
         _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=at)
         _forget_old(tx, each.tenant, each.gateway, number)
         made.append(record)
+    if made:
+        notify(tx, NoticeTopic.CONFIGURATIONS)
     return made
 
 
@@ -340,6 +343,7 @@ def touch(tx: sa.Connection, tenant: str, names: Iterable[str], now_us: int) -> 
     rows = [{"at": name} for name in names]
     if rows:
         tx.execute(configured.update().where(*mine).values(changed_at=in_order(tx, now_us)), rows)
+        notify(tx, NoticeTopic.CONFIGURATIONS)
 
 
 def contents_in(tx: sa.Connection, tenant: str, but: Collection[str]) -> dict[str, list[dict[str, Any]]]:

@@ -91,6 +91,18 @@ def dialect_of(url: sa.URL) -> SqlDialect:
     return Sqlite() if url.drivername == SQLITE else Postgresql()
 
 
+def connection_limits(url: sa.URL) -> dict[str, int]:
+    """Return the limits of a connection to PostgreSQL that the URL does not set itself."""
+    limits = {
+        "connect_timeout": REGISTRY_CONNECT_S_MAX,
+        "keepalives_idle": REGISTRY_SILENCE_S_MAX // 2,
+        "keepalives_interval": REGISTRY_SILENCE_S_MAX // 6,
+        "keepalives_count": 3,
+        "tcp_user_timeout": REGISTRY_SILENCE_S_MAX * 1_000,
+    }
+    return {name: value for name, value in limits.items() if name not in url.query}
+
+
 class Sqlite:
     """SQLite file: WAL, ``synchronous=FULL``."""
 
@@ -160,14 +172,7 @@ class Postgresql:
         return engine
 
     def _engine(self, url: sa.URL, isolation: Literal["SERIALIZABLE", "REPEATABLE READ"]) -> sa.Engine:
-        silence = {"keepalives_idle": REGISTRY_SILENCE_S_MAX // 2, "keepalives_interval": REGISTRY_SILENCE_S_MAX // 6}
-        limits = {
-            "connect_timeout": REGISTRY_CONNECT_S_MAX,
-            "keepalives_count": 3,
-            "tcp_user_timeout": REGISTRY_SILENCE_S_MAX * 1_000,
-            **silence,
-        }
-        arguments = {name: value for name, value in limits.items() if name not in url.query}
+        arguments = connection_limits(url)
         engine = sa.create_engine(url, isolation_level=isolation, connect_args=arguments, **ONE_CONNECTION)
         sa.event.listen(engine, "connect", self._connected)
         return engine

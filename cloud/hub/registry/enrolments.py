@@ -20,13 +20,14 @@ from cloud.hub.groups import Key
 from cloud.hub.labels import LabelError
 from cloud.hub.registry import labels, names
 from cloud.hub.registry.forgetting import withdraw
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import PARAMETERS_MAX, attestations, certificates, tokens
 from cloud.hub.tenants import quota_message
 
-TIES_US = 10_000_000
-"""Margin of the query for revocations after the last one seen: other processes have clocks of their own, and their
-transactions end after they read the time."""
+TIES_US = 3_600_000_000
+"""Margin of the query for revocations after the last one seen, an hour: other hubs have clocks of their own, and their
+transactions end after they read the time. A revocation with an earlier time would never be seen."""
 
 
 NO_TENANT = ""
@@ -512,9 +513,11 @@ def _forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
     if names.is_connected(tx, tenant, gateway):
         raise NotForgotten(ForgetRefusal.CONNECTED, f"{who} is connected")
     withdraw(tx, (tenant, gateway), now_us)
+    notify(tx, NoticeTopic.REVOCATIONS)
     return names.forget(tx, tenant, gateway, now_us)
 
 
 def _set_revoked(tx: sa.Connection, serials: Iterable[str], now_us: int) -> None:
     for serial in serials:
         tx.execute(certificates.update().where(certificates.c.serial == serial).values(revoked_at=now_us))
+    notify(tx, NoticeTopic.REVOCATIONS)

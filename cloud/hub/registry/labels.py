@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Key
 from cloud.hub.labels import Changes, apply_changes
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import PARAMETERS_MAX, labels
 
 
@@ -39,6 +40,7 @@ def put(tx: sa.Connection, tenant: str, gateway: str, changes: Changes) -> None:
     after = apply_changes(before, changes)
     if after != before:
         drop(tx, tenant, gateway)
+        notify(tx, NoticeTopic.LABELS)
     if after != before and after:
         rows = [{"tenant": tenant, "gateway": gateway, "key": key, "value": value} for key, value in after.items()]
         tx.execute(labels.insert(), rows)

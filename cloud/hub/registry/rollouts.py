@@ -27,6 +27,7 @@ from cloud.hub.registry.configurations import (
     touch,
 )
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
 from cloud.hub.registry.selectors import SelectorRecord, held_in, require_room, store_selector
 from cloud.hub.rollout import (
@@ -102,6 +103,7 @@ class Rollouts:
             tx.execute(rollouts.insert().values(**{**row, "made_at": in_order(tx, record.made_at)}))
             tx.execute(rollout_members.insert(), [_member_row(record.id, each) for each in members])
             _forget_old(tx)
+            notify(tx, NoticeTopic.ROLLOUTS)
 
         self._database.transaction(work)
 
@@ -216,6 +218,7 @@ def _change(
         tx.execute(configurations.update().where(*mine).values(selector=None))
     touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
     tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(state=after.value, why=""))
+    notify(tx, NoticeTopic.ROLLOUTS)
     return record._replace(state=after, why="")
 
 

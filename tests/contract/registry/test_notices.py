@@ -1,0 +1,160 @@
+"""Notices between hubs: they make changes visible at once, and nothing depends on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+
+from cloud.hub.commands.service import Draft
+from cloud.hub.enrolment.limits import REVOCATIONS_CHECK_INTERVAL_S
+from cloud.hub.labels import parse_changes
+from cloud.hub.limits import CONFIGURATIONS_CHECK_INTERVAL_S
+from cloud.hub.registry import labels
+from cloud.hub.registry.commands import CommandNews, Commands, CommandState
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.location import parse
+from cloud.hub.registry.notices import CHANNEL, ChangeHint, ChangeNotices, NoticeTopic, notify
+from cloud.hub.registry.opening import open_registry
+from tests.contract.registry.conftest import Place
+from tests.support.loop_wait import until
+from tests.support.postgres import Postgres
+
+NEVER_S: Final = 60.0
+"""Interval of polling in tests where only a notice wakes the task."""
+DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0)
+
+
+@pytest.fixture
+def server_url(postgres: Postgres) -> sa.URL:
+    url = parse(postgres.url(postgres.schema()))
+    open_registry(url).database.close()
+    return url
+
+
+async def woken(hint: ChangeHint) -> None:
+    """Wait until a hint is given, or fail."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await hint.wait(NEVER_S)
+    assert loop.time() - began < NEVER_S
+
+
+async def in_registry(url: sa.URL, work: Callable[[sa.Connection], object]) -> None:
+    """Run one transaction of another hub."""
+
+    def run() -> None:
+        with contextlib.closing(Database(url)) as database:
+            database.transaction(work)
+
+    await asyncio.to_thread(run)
+
+
+def test_each_topic_wakes_those_who_follow_it(server_url: sa.URL) -> None:
+    async def main() -> None:
+        notices = ChangeNotices(server_url)
+        hints = {topic: notices.follow(topic) for topic in NoticeTopic}
+        every = notices.follow(*NoticeTopic)
+        notices.start()
+        try:
+            for hint in (*hints.values(), every):
+                await woken(hint)  # what was sent before it listened is lost
+            for topic, hint in hints.items():
+                await in_registry(server_url, lambda tx, topic=topic: notify(tx, topic))  # type: ignore[misc]
+                await asyncio.gather(woken(hint), woken(every))
+        finally:
+            await notices.stop()
+
+    asyncio.run(main())
+
+
+def test_rolled_back_transaction_sends_no_notice(server_url: sa.URL) -> None:
+    async def main() -> None:
+        notices = ChangeNotices(server_url)
+        hint, other = notices.follow(NoticeTopic.LABELS), notices.follow(NoticeTopic.USERS)
+        notices.start()
+
+        def fail(tx: sa.Connection) -> None:
+            labels.put(tx, "acme", "hall", parse_changes(["site=lyon"]))
+            raise ZeroDivisionError
+
+        try:
+            await asyncio.gather(woken(hint), woken(other))
+            with pytest.raises(ZeroDivisionError):
+                await in_registry(server_url, fail)
+            await in_registry(server_url, lambda tx: notify(tx, NoticeTopic.USERS))
+            await woken(other)  # a notice of the first transaction would have arrived before
+            await hint.wait(0.0)
+            assert not hint._given.is_set()
+        finally:
+            await notices.stop()
+
+    asyncio.run(main())
+
+
+def test_broken_connection_is_made_again_and_causes_a_look(server_url: sa.URL, postgres: Postgres) -> None:
+    async def main() -> None:
+        notices = ChangeNotices(server_url)
+        hint = notices.follow(NoticeTopic.COMMANDS)
+        notices.start()
+        try:
+            await woken(hint)
+            ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = %s"
+            await asyncio.to_thread(postgres.execute, ending, f"LISTEN {CHANNEL}")
+            await until(lambda: notices.broken is not None)
+            await woken(hint)
+            assert notices.broken is None
+            await in_registry(server_url, lambda tx: notify(tx, NoticeTopic.COMMANDS))
+            await woken(hint)
+        finally:
+            await notices.stop()
+
+    asyncio.run(main())
+
+
+def test_commands_and_receipts_are_announced(server_url: sa.URL) -> None:
+    async def main() -> None:
+        notices = ChangeNotices(server_url)
+        sent, received = notices.follow(NoticeTopic.COMMANDS), notices.follow(NoticeTopic.RECEIPTS)
+        notices.start()
+
+        def send() -> str:
+            with contextlib.closing(Commands(server_url)) as commands:
+                return commands.add(DRAFT.record(1), gateway_max=10, tenant_max=10, known=True).id
+
+        def receive(identifier: str) -> None:
+            with contextlib.closing(Commands(server_url)) as commands:
+                commands.keep([CommandNews(identifier, "acme", "hall", "pump7", 2, CommandState.DELIVERED)])
+
+        try:
+            await asyncio.gather(woken(sent), woken(received))
+            identifier = await asyncio.to_thread(send)
+            await woken(sent)
+            await asyncio.to_thread(receive, identifier)
+            await woken(received)
+        finally:
+            await notices.stop()
+
+    asyncio.run(main())
+
+
+def test_registry_in_a_file_sends_none_and_is_polled(place: Place) -> None:
+    if place.url.drivername != "sqlite":
+        pytest.skip("a server sends notices")
+
+    async def main() -> None:
+        notices = ChangeNotices(place.url)
+        hint = notices.follow(NoticeTopic.COMMANDS)
+        notices.start()
+        await hint.wait(0.01)
+        await notices.stop()
+
+    asyncio.run(main())
+
+
+def test_lost_notice_costs_about_a_second() -> None:
+    assert max(CONFIGURATIONS_CHECK_INTERVAL_S, REVOCATIONS_CHECK_INTERVAL_S) <= 1.0
