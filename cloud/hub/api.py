@@ -291,7 +291,7 @@ class Api:
         except RegistryError as error:
             return RequestRefused(503, str(error)).response()
         page = found[start : start + limit]
-        rows = [_summary(one, self._now_us()) for one in page]
+        rows = [self._summary(one) for one in page]
         following = query.row(page[-1]) if start + limit < len(found) else None
         return json_response({"gateways": rows, "next": following, "total": len(found)})
 
@@ -322,7 +322,10 @@ class Api:
             return RequestRefused(503, str(error)).response()
         rate = gateway.gateway.rate
         more = {"rate": rate.history(self._clock()) if rate is not None else [], "marks": marks, "marks_total": total}
-        return json_response({**_summary(gateway, self._now_us()), **more})
+        return json_response({**self._summary(gateway), **more})
+
+    def _summary(self, seen: SeenGateway) -> FleetGateway:
+        return _summary(seen, self._now_us(), self._fleet.hub_names)
 
 
 def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[GatewayMark], int]:
@@ -352,8 +355,9 @@ def _gateway_query(request: Request) -> tuple[GatewayQuery, str, int]:
     return GatewayQuery(query.get("q", ""), state, selector, sort.name, sort.reverse), after, limit
 
 
-def _summary(seen: SeenGateway, now_us: int) -> FleetGateway:
-    """Return a row of the list. Pages read 50 of them every 5 s, so only a gateway's own page has its rates."""
+def _summary(seen: SeenGateway, now_us: int, hubs: Mapping[str, str]) -> FleetGateway:
+    """Return a row of the list. `hubs`: names by writer id. Pages read 50 of them every 5 s, so only a gateway's own
+    page has its rates."""
     gateway = seen.gateway
     newest, status = gateway.newest_received_at, gateway.status or {}
     return {
@@ -366,6 +370,8 @@ def _summary(seen: SeenGateway, now_us: int) -> FleetGateway:
         "since": seen.since_us // 1_000 or None,
         "room_hours": seen.room_hours,
         "connected": gateway.connected,
+        "connected_since": gateway.connected_at // 1_000 if gateway.connected and gateway.connected_at else None,
+        "hub": hubs.get(gateway.hub, gateway.hub or None) if gateway.connected else None,
         "remote": gateway.remote if gateway.connected else None,
         "first_seen": gateway.first_seen // 1_000,
         "last_seen": gateway.last_seen // 1_000,

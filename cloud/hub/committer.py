@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -100,6 +100,7 @@ class Committer:
         self._presence: dict[Key, Presence] = {}
         self._states: list[Mapping[str, Any]] = []
         self._seen: dict[Key, int] = {}
+        self._observed: dict[Key, str] = {}
         self._presence_due = self._states_due = self._seen_due = 0.0
         self._under_way: LandingGroup | None = None
         self._final = False
@@ -173,6 +174,17 @@ class Committer:
             self._seen_due = self._loop.time() + SEEN_EVERY_S
         self._seen[key] = self._now_us()
         self._schedule()
+
+    def record_observed(self, key: Key, observed: str) -> None:
+        """Record what was observed of a (tenant, gateway) that was seen now, JSON."""
+        self._observed[key] = observed
+        self.record_seen(key)
+
+    def repeat_presence(self, sessions: Iterable[GatewaySession]) -> None:
+        """Write again that these gateways are connected."""
+        for session in sessions:
+            if not session.gone:
+                self._presence_of(session).connected = True
 
     async def read(self, query: Callable[[Registry], T]) -> T:
         """Run a query on the registry's thread; raises `RegistryError`."""
@@ -316,6 +328,7 @@ class Committer:
             group.states, self._states = self._states, []
         if closing or now >= self._seen_due:
             group.seen, self._seen = self._seen, {}
+            group.observed, self._observed = self._observed, {}
         return group
 
     def _finish_group(self, group: LandingGroup, work: asyncio.Future[GroupReport]) -> None:
@@ -376,7 +389,7 @@ class Committer:
             if later is not presence:
                 later.connects += presence.connects
         self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]
-        self._seen = {**group.seen, **self._seen}
+        self._seen, self._observed = {**group.seen, **self._seen}, {**group.observed, **self._observed}
 
     def _requeue_untried(self, untried: Sequence[QueueEntry], now: float) -> None:
         """Return entries that were not tried for lack of time, in front of the queue."""

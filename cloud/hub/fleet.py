@@ -1,7 +1,8 @@
 """Current state of the fleet in memory, for the API, the console and the metrics.
 
 The service writes it on the loop's thread, where it is read too. It decides nothing: durable state is in the registry,
-and the lake is authoritative for messages.
+and the lake is authoritative for messages. Gateways at other hubs are as the registry has them
+(`cloud.hub.replicas`); rates and totals are those of this hub.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from cloud.hub.groups import Content, GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome, LedgerDocument
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
@@ -47,6 +50,14 @@ class Rate:
         self._second = max(self._second, second)
 
 
+class ObservedState(msgspec.Struct, frozen=True):
+    """Observations of a gateway by its hub, as the registry keeps them for other hubs and for the next start."""
+
+    status: dict[str, Any] | None = None
+    newest_received_at: int = 0
+    dropped: int = 0
+
+
 @dataclass(slots=True)
 class GatewayState:
     """State of a gateway for the console. Times are UTC microseconds, 0 for never."""
@@ -56,6 +67,11 @@ class GatewayState:
     first_seen: int
     last_seen: int
     connected: bool = False
+    """Connected to any hub of the registry."""
+    hub: str = ""
+    """Writer id of the hub with its last connection; empty before the first one."""
+    connected_at: int = 0
+    """Begin of its last connection."""
     remote: str = ""
     landed: int = 0
     dropped: int = 0
@@ -68,6 +84,26 @@ class GatewayState:
     connects: int = 0
     """Connects since the last log line about it."""
     line_at_s: float = -1e9
+    observed: str | None = None
+    """Observations last read from the registry, JSON."""
+
+    def observation(self) -> str:
+        """Return the observations for the registry, JSON."""
+        status = dict(self.status) if self.status is not None else None
+        return msgspec.json.encode(ObservedState(status, self.newest_received_at, self.dropped)).decode()
+
+    def read_observed(self, text: str | None) -> None:
+        """Take over observations of another hub from the registry, unless they are the ones read before."""
+        if text is None or text == self.observed:
+            return
+        self.observed = text
+        try:
+            found = msgspec.json.decode(text, type=ObservedState)
+        except msgspec.DecodeError:  # of a newer program
+            return
+        self.status = found.status
+        self.newest_received_at = max(self.newest_received_at, found.newest_received_at)
+        self.dropped = found.dropped
 
 
 @dataclass(slots=True)
@@ -112,10 +148,20 @@ class FleetState:
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
     versions: Mapping[str, int] = field(default_factory=dict)
     connected: int = 0
+    """Gateways connected to any hub."""
+    connected_here: int = 0
+    """Gateways connected to this hub."""
+    hub: str = ""
+    """Writer id of this hub."""
+    hub_names: Mapping[str, str] = field(default_factory=dict)
+    """Names of the hubs of the registry, by writer id."""
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
     quotas: Tenants = field(default_factory=Tenants)
     _landed_of_forgotten: dict[Key, int] = field(default_factory=dict)
     """Messages in the lake of forgotten gateways; they count again when a gateway returns."""
+    _moved: dict[Key, GatewayRecord] = field(default_factory=dict)
+    """Gateways that are connected to another hub by the registry, while an older connection to this one has not
+    ended."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def tenant(self, name: str) -> TenantFigures:
@@ -128,11 +174,48 @@ class FleetState:
         self._landed_of_forgotten = dict(forgotten or {})
         newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
         for record in newest:
-            gateway = GatewayState(
-                record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed
-            )
-            self.gateways[record.tenant, record.name] = gateway
-            self.tenants.setdefault(record.tenant, TenantFigures()).known += 1
+            gateway = self._add(record)
+            gateway.hub, gateway.connected_at = record.writer or "", record.connected_at or 0
+            gateway.read_observed(record.observed)
+            gateway.dropped = 0
+
+    def _add(self, record: GatewayRecord) -> GatewayState:
+        gateway = GatewayState(
+            record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed, remote=record.remote
+        )
+        self.gateways[record.tenant, record.name] = gateway
+        self.tenants.setdefault(record.tenant, TenantFigures()).known += 1
+        return gateway
+
+    def follow(self, records: Sequence[GatewayRecord], there: Collection[str]) -> None:
+        """Take over the gateways at other hubs from the registry. `there`: writer ids of the hubs that are there. A
+        gateway that is connected here stays as it is until its connection ends."""
+        self._moved = {}
+        for record in records:
+            gateway = self.gateways.get((record.tenant, record.name))
+            if gateway is None:
+                if len(self.gateways) >= GATEWAYS_MAX:
+                    continue
+                gateway = self._add(record)
+            connected = record.connected and record.writer in there
+            if gateway.session is not None:
+                if connected:
+                    self._moved[record.tenant, record.name] = record
+                continue
+            self._take_over(gateway, record, connected=connected)
+
+    def _take_over(self, gateway: GatewayState, record: GatewayRecord, *, connected: bool) -> None:
+        self._set_connected(gateway, connected=connected)
+        gateway.hub, gateway.connected_at = record.writer or "", record.connected_at or 0
+        gateway.remote, gateway.last_seen = record.remote, max(gateway.last_seen, record.last_seen)
+        gateway.landed = max(gateway.landed, record.landed)
+        gateway.read_observed(record.observed)
+
+    def _set_connected(self, gateway: GatewayState, *, connected: bool) -> None:
+        step = int(connected) - int(gateway.connected)
+        self.connected += step
+        self.tenants[gateway.tenant].connected += step
+        gateway.connected = connected
 
     def connect(self, session: GatewaySession, now_us: int) -> GatewaySession | None:
         """Record a new connection; return the one it replaces, if any. Raises `FleetFull`."""
@@ -146,10 +229,10 @@ class FleetState:
             gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us, landed=landed)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
         before, gateway.session = gateway.session, session
-        if not gateway.connected:
-            self.connected += 1
-            self.tenants[session.tenant].connected += 1
-        gateway.connected, gateway.remote, gateway.last_seen = True, session.remote, now_us
+        self.connected_here += before is None
+        self._set_connected(gateway, connected=True)
+        gateway.hub, gateway.connected_at = self.hub, now_us
+        gateway.remote, gateway.last_seen = session.remote, now_us
         return before
 
     def disconnect(self, session: GatewaySession, now_us: int) -> bool:
@@ -157,10 +240,11 @@ class FleetState:
         gateway = self.gateways.get(session.key)
         if gateway is None or gateway.session is not session:
             return False
-        if gateway.connected:
-            self.connected -= 1
-            self.tenants[session.tenant].connected -= 1
-        gateway.connected, gateway.session, gateway.last_seen = False, None, now_us
+        self.connected_here -= 1
+        self._set_connected(gateway, connected=False)
+        gateway.session, gateway.last_seen = None, now_us
+        if (record := self._moved.pop(session.key, None)) is not None:
+            self._take_over(gateway, record, connected=True)
         return True
 
     def forget(self, key: Key, at_us: int) -> None:

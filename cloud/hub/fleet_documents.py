@@ -156,6 +156,10 @@ class FleetGateway(TypedDict):
     room_hours: float | None
     """Hours until its card is full."""
     connected: bool
+    """Connected to any hub of the registry."""
+    connected_since: int | None
+    hub: str | None
+    """Name of the hub that it is connected to."""
     remote: str | None
     first_seen: int
     last_seen: int

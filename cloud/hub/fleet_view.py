@@ -23,11 +23,12 @@ from cloud.hub.committer import Committer
 from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.groups import Key
 from cloud.hub.labels import Labels, LabelSelector
+from cloud.hub.registry.notices import ChangeHint
 
 FRESH_S: Final = 2.0
 """Age up to which a list is shown again."""
 LABELS_FRESH_S: Final = 20.0
-"""Age up to which labels are used again; they are read from the registry."""
+"""Age up to which labels are used again, unless a notice says that some have changed; the registry has them."""
 SLICE: Final = 500
 """Gateways classified at a time, about 2 ms."""
 BEHIND_S: Final = 300.0
@@ -281,10 +282,13 @@ class FleetView:
     now_us: Callable[[], int]
     clock: Callable[[], float]
     read_labels: Callable[[], Awaitable[Mapping[Key, Labels]]]
+    count_label_changes: Callable[[], int] = lambda: 0
+    """Returns the number of notices about labels."""
     _seen: Sequence[SeenGateway] = ()
     _seen_at: float = float("-inf")
     _labels: Mapping[Key, Labels] = field(default_factory=dict)
     _labels_at: float = float("-inf")
+    _label_changes: int = 0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _summary: tuple[Sequence[SeenGateway], FleetSummary] | None = None
     """List, and its summary."""
@@ -334,7 +338,9 @@ class FleetView:
         return found
 
     async def _refresh_labels(self) -> None:
-        if self.clock() - self._labels_at >= LABELS_FRESH_S:
+        changes = self.count_label_changes()
+        if changes != self._label_changes or self.clock() - self._labels_at >= LABELS_FRESH_S:
+            self._label_changes = changes
             self._labels, self._labels_at = await self.read_labels(), self.clock()
 
 
@@ -342,12 +348,21 @@ class FleetViews:
     """Lists of gateways by scope."""
 
     def __init__(
-        self, fleet: FleetState, committer: Committer, *, now_us: Callable[[], int], clock: Callable[[], float]
+        self,
+        fleet: FleetState,
+        committer: Committer,
+        *,
+        now_us: Callable[[], int],
+        clock: Callable[[], float],
+        hint: ChangeHint | None = None,
     ) -> None:
+        """`hint` is given when labels change."""
         self._fleet = fleet
         self._committer = committer
         self._now_us = now_us
         self._clock = clock
+        self._hint = hint or ChangeHint()
+        self._label_changes = 0
         self._views: dict[str | None, FleetView] = {}
         """Lists by tenant; None: of the whole fleet."""
 
@@ -359,6 +374,10 @@ class FleetViews:
             async def read_labels() -> Mapping[Key, Labels]:
                 return await self._committer.read(lambda registry: registry.directory.labels())
 
-            found = FleetView(self._fleet, tenant, self._now_us, self._clock, read_labels)
+            found = FleetView(self._fleet, tenant, self._now_us, self._clock, read_labels, self._count_label_changes)
             self._views[tenant] = found
         return found
+
+    def _count_label_changes(self) -> int:
+        self._label_changes += self._hint.take()
+        return self._label_changes

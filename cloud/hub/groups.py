@@ -165,6 +165,8 @@ class LandingGroup:
     presence: dict[Key, Presence] = field(default_factory=dict)
     states: list[Mapping[str, Any]] = field(default_factory=list)
     seen: dict[Key, int] = field(default_factory=dict)
+    observed: dict[Key, str] = field(default_factory=dict)
+    """New observations of gateways that were seen, JSON."""
     bytes: int = field(init=False)
     landing_bytes: int = field(init=False)
     rows: int = field(init=False)

@@ -225,8 +225,8 @@ class Lander:
         with self._attempt((), report):
             report.states, group.states = self._land_states(group.states, now_us), []
         with self._attempt((), report):
-            self.registry.directory.seen(group.seen)
-            group.seen = {}
+            self.registry.directory.seen(group.seen, group.observed)
+            group.seen, group.observed = {}, {}
 
     def _land_states(self, states: Sequence[Mapping[str, Any]], now_us: int) -> int:
         """Land status rows, and return how many landed. A row that cannot be written is dropped: the next status

@@ -137,6 +137,23 @@ REGISTRY_IDLE_S_MAX = 5
 """Seconds between two statements of a transaction on PostgreSQL: other hubs wait for the rows that a stopped hub has
 locked."""
 
+HUBS_INTERVAL_S = 5.0
+"""Interval of writing that this hub is there, and of reading gateways at other hubs: some ten milliseconds for 10 000
+of them. Notices of connects and disconnects make a look earlier."""
+
+HUBS_PAUSE_S_MIN = 1.0
+"""Minimum pause between two looks at gateways of other hubs: a hub writes connects as often."""
+
+HUBS_REST = 20.0
+"""Pause between two such looks, as a multiple of the last one's duration."""
+
+HUB_SILENT_S = 60.0
+"""Silence after which a hub counts as gone, and its gateways as disconnected: it writes every `HUBS_INTERVAL_S`, and a
+registry that is restarted must not make all hubs seem gone. It is for display and roll-outs, never for landings."""
+
+HUBS_SHOWN_S = 86_400.0
+"""Time for which a hub that has stopped or is gone is still shown: replaced machines and pods have new ids."""
+
 NOTICES_RETRY_S = 1.0
 """Seconds before the next attempt to listen for notices: polling goes on, at about this interval."""
 

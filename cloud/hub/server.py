@@ -25,6 +25,7 @@ from bridge.intake import Intake
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.endpoint import authority as host_and_port
 from bridge.transport.driver import ConnectionDriver
+from bridge.version import VERSION
 from cloud.hub.acceptor import Acceptor, PeerNotServed, Serve
 from cloud.hub.alerts.http import routes as alert_routes
 from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
@@ -65,8 +66,10 @@ from cloud.hub.opening import LAKE, REGISTRY, HubConfiguration, HubError, Listen
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, tenants_of
 from cloud.hub.receipts.service import ReceiptService
 from cloud.hub.receipts.signer import ReceiptSigner
+from cloud.hub.registry.hubs import HubRecord, HubState
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
+from cloud.hub.replicas import HubReplicas
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
@@ -125,7 +128,8 @@ class HubServer:
         self._configuration = configuration
         self._registry = opened.registry
         self._executor = executor
-        self._fleet = FleetState(versions=opened.landing.versions, quotas=configuration.tenants)
+        self._id = writer_id(configuration.data)
+        self._fleet = FleetState(versions=opened.landing.versions, quotas=configuration.tenants, hub=self._id)
         self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
@@ -184,7 +188,18 @@ class HubServer:
             tenants=configuration.tenants,
             later=loop.call_later,
         )
-        self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time)
+        hint = self._notices.follow(NoticeTopic.LABELS)
+        self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
+        self._started_us, self._state, self._port = _now_us(), HubState.SERVING, configuration.amqp.port
+        self._replicas = HubReplicas(
+            registry,
+            self._id,
+            self._fleet,
+            describe=self._describe,
+            returned=self._write_presence,
+            hint=self._notices.follow(NoticeTopic.CONNECTIONS),
+            clock=loop.time,
+        )
         self._alerts = self._make_alerts(registry)
         self._audit = HubAudit(registry, time.time)
 
@@ -193,7 +208,18 @@ class HubServer:
         data = self._configuration.data
         measures = HubMeasures(self._figures, data / PROOF, _now_us())
         gateways, name = self._views.of(None).gateways, socket.gethostname()
-        return HubAlerts(registry, writer_id(data), measures, gateways, time.time, name=name)
+        return HubAlerts(registry, self._id, measures, gateways, time.time, name=name)
+
+    def _describe(self) -> HubRecord:
+        """Return the record of this hub for the others."""
+        name = f"{socket.gethostname()}:{self._port}"[:255]
+        connections = len(self._connections.listener.drivers)
+        return HubRecord(self._id, name, VERSION, self._state.value, self._started_us, _now_us(), connections)
+
+    def _write_presence(self) -> None:
+        """Write again which gateways are connected: another hub had counted them as disconnected."""
+        sessions = (gateway.session for gateway in self._fleet.gateways.values())
+        self._committer.repeat_presence(session for session in sessions if session is not None)
 
     def _gateway_url(self, port: int) -> str:
         """Return the URL of this hub for gateways."""
@@ -349,7 +375,9 @@ class HubServer:
                 amqp = configuration.amqp
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
-                self._url = self._gateway_url(port)
+                self._url, self._port = self._gateway_url(port), port
+                await self._replicas.open()
+                self._replicas.start()
                 self._health.start()
                 self._alerts.start()
                 ready(ListenEndpoint(host, port), http.endpoint)
@@ -390,6 +418,7 @@ class HubServer:
     async def _close_services(self) -> None:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
+        await self._replicas.close()
         await self._audit.close()
         await self._receipts.close()
         await self._commands.close()
@@ -444,6 +473,8 @@ class HubServer:
             certificates=certificates,
             count_connections=lambda: len(connections.listener.drivers),
             started_at=time.time(),
+            hubs=lambda: self._replicas.shown(_now_us()),
+            fleet=self._fleet,
         )
 
     def _make_site(self) -> Site:

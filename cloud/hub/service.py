@@ -239,7 +239,7 @@ class HubService:
         known.last_seen = now_us
         known.status = _status_for_api(row)
         self._committer.put_state(lake_row(row))
-        self._committer.record_seen(session.key)
+        self._committer.record_observed(session.key, known.observation())
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)

@@ -1,6 +1,6 @@
 """The hub's own process over HTTP.
 
-``GET /api/v1/system``  version, memory, open files, data directory, registry, certificates
+``GET /api/v1/system``  version, memory, open files, data directory, registry, certificates, hubs of the registry
 
 Needs the right to view the whole fleet (``$fleet``).
 """
@@ -14,7 +14,8 @@ import resource
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,11 @@ from starlette.responses import Response
 
 from bridge.version import VERSION
 from cloud.hub.committer import Committer
+from cloud.hub.fleet import FleetState
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import CONNECTIONS_MAX, MEMORY_BYTES_MAX
+from cloud.hub.registry.hubs import HubState
+from cloud.hub.replicas import KnownHub
 from cloud.hub.scope import require_fleet
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.route import PURE, HttpRoute
@@ -48,6 +52,24 @@ class CertificateEnd(msgspec.Struct, kw_only=True):
     """Null if it cannot be read."""
     days: int | None
     """Whole days until then; negative after its end."""
+
+
+class HubOfRegistry(msgspec.Struct, kw_only=True):
+    """Hub that shares the registry."""
+
+    id: str
+    """Writer id."""
+    name: str
+    """Machine, and port of its listener for gateways."""
+    version: str
+    state: str
+    """``serving``, ``draining``, ``stopped``, or ``gone``: it has been silent for a minute."""
+    started_at: int
+    seen_at: int
+    """Time at which it wrote last that it is there, by its own clock."""
+    connections: int
+    gateways: int
+    """Gateways connected to it."""
 
 
 class HubSystemDocument(msgspec.Struct, kw_only=True):
@@ -78,6 +100,8 @@ class HubSystemDocument(msgspec.Struct, kw_only=True):
     """Place of the registry."""
     registry_size: int
     certificates: list[CertificateEnd]
+    hubs: list[HubOfRegistry]
+    """This hub and the others of its registry; those that stopped in the last day too."""
 
 
 class HubSystem:
@@ -91,20 +115,27 @@ class HubSystem:
         certificates: Mapping[str, Callable[[], float | None]],
         count_connections: Callable[[], int],
         started_at: float,
+        hubs: Callable[[], Sequence[KnownHub]],
+        fleet: FleetState,
     ) -> None:
-        """`certificates`: functions that return the end of each, in UTC seconds. `started_at`: UTC seconds."""
+        """`certificates`: functions that return the end of each, in UTC seconds. `started_at`: UTC seconds. `hubs`
+        returns those of the registry."""
         self._committer = committer
         self._data = data
         self._certificates = certificates
         self._count_connections = count_connections
         self._started_at = started_at
+        self._hubs = hubs
+        self._fleet = fleet
 
     async def read(self) -> HubSystemDocument:
         """Return the figures now. Raises `RegistryError`."""
         where, size = await self._committer.read(lambda registry: (registry.where, registry.size_bytes()))
-        return await asyncio.to_thread(self._document, where, size)
+        gateways = Counter(each.hub for each in self._fleet.gateways.values() if each.connected)
+        hubs = [_hub_document(each, gateways[each.record.id]) for each in self._hubs()]
+        return await asyncio.to_thread(self._document, where, size, hubs)
 
-    def _document(self, registry: str, registry_size: int) -> HubSystemDocument:
+    def _document(self, registry: str, registry_size: int, hubs: list[HubOfRegistry]) -> HubSystemDocument:
         files_most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return HubSystemDocument(
             version=VERSION,
@@ -125,6 +156,7 @@ class HubSystem:
             registry=registry,
             registry_size=registry_size,
             certificates=[_end(name, read()) for name, read in self._certificates.items()],
+            hubs=hubs,
         )
 
 
@@ -149,6 +181,21 @@ def ends_at_in(file: Path) -> float | None:
         return ends_at_of(x509.load_pem_x509_certificates(file.read_bytes())[0])
     except (OSError, ValueError, x509.InvalidVersion):
         return None
+
+
+def _hub_document(hub: KnownHub, gateways: int) -> HubOfRegistry:
+    record = hub.record
+    silent = record.state in (HubState.SERVING.value, HubState.DRAINING.value) and not hub.there
+    return HubOfRegistry(
+        id=record.id,
+        name=record.name,
+        version=record.version,
+        state=HubState.GONE.value if silent else record.state,
+        started_at=record.started_at // 1_000,
+        seen_at=record.seen_at // 1_000,
+        connections=record.connections if hub.there else 0,
+        gateways=gateways,
+    )
 
 
 def _end(name: str, ends_at: float | None) -> CertificateEnd:

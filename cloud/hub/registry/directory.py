@@ -11,6 +11,7 @@ from cloud.hub.groups import Key, Presence
 from cloud.hub.registry import labels
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.generations import Generations, current_generations
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import gateways, tenants
 from cloud.hub.registry.writer import RegistryWriter
 
@@ -27,9 +28,15 @@ class GatewayRecord(NamedTuple):
     generation: int
     landed: int
     """Messages of the gateway in the lake."""
+    writer: str | None = None
+    """Hub of its last connection."""
+    connected_at: int | None = None
+    observed: str | None = None
+    """Observations of that hub, JSON (`cloud.hub.fleet.ObservedState`)."""
 
 
 RECORD = [gateways.c[name] for name in GatewayRecord._fields]
+_NOTHING_OBSERVED: Mapping[Key, str] = {}
 _ONLY_LEFT = sa.bindparam("at_connects", type_=sa.BigInteger) == 0
 """True if the change has no connect, only a disconnect."""
 
@@ -68,6 +75,7 @@ class Directory:
             .where(*mine)
             .values({name: sa.bindparam(f"at_{name}") for name in columns})
             .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null()))
+            .values(connected_at=sa.case((_ONLY_LEFT, gateways.c.connected_at), else_=sa.bindparam("at_last_seen")))
         )
         rows = [
             self._presence_row(key, presence, known[key])
@@ -76,6 +84,7 @@ class Directory:
         ]
         if rows:
             tx.execute(statement, rows)
+            notify(tx, NoticeTopic.CONNECTIONS)
         return known
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
@@ -90,13 +99,22 @@ class Directory:
             "at_connects": presence.connects,
         }
 
-    def seen(self, when: Mapping[Key, int]) -> None:
-        """Store last-seen times by (tenant, gateway); UTC microseconds."""
+    def seen(self, when: Mapping[Key, int], observed: Mapping[Key, str] = _NOTHING_OBSERVED) -> None:
+        """Store last-seen times by (tenant, gateway), UTC microseconds, and new observations of some of them. A gateway
+        that has moved to another hub keeps those of that hub."""
         if not when:
             return
-        mine = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
-        statement = gateways.update().where(*mine).values(last_seen=sa.bindparam("at_last_seen"))
-        rows = [{"at_tenant": key[0], "at_name": key[1], "at_last_seen": last} for key, last in when.items()]
+        mine = (
+            gateways.c.tenant == sa.bindparam("at_tenant"),
+            gateways.c.name == sa.bindparam("at_name"),
+            gateways.c.writer == self._writer.id,
+        )
+        state = sa.func.coalesce(sa.bindparam("at_observed", type_=sa.Text), gateways.c.observed)
+        statement = gateways.update().where(*mine).values(last_seen=sa.bindparam("at_last_seen"), observed=state)
+        rows = [
+            {"at_tenant": key[0], "at_name": key[1], "at_last_seen": last, "at_observed": observed.get(key)}
+            for key, last in when.items()
+        ]
         self._database.transaction(lambda tx: tx.execute(statement, rows))
 
     def mark_all_disconnected(self) -> None:

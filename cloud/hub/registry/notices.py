@@ -51,7 +51,7 @@ def notify(tx: sa.Connection, topic: NoticeTopic) -> None:
 
 
 class ChangeHint:
-    """Wakes one task that follows some topics."""
+    """Wakes one task that follows some topics, or is asked by it."""
 
     def __init__(self) -> None:
         self._given = asyncio.Event()
@@ -59,6 +59,12 @@ class ChangeHint:
     def give(self) -> None:
         """Wake the task, now or at its next `wait`."""
         self._given.set()
+
+    def take(self) -> bool:
+        """Return whether a hint was given since the last look."""
+        given = self._given.is_set()
+        self._given.clear()
+        return given
 
     async def wait(self, interval_s: float) -> None:
         """Wait for a hint, at most for an interval. Hints of the following `NOTICES_GATHER_S` are one with it."""

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -52,6 +52,12 @@ writers = sa.Table(
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("starts", sa.BigInteger, nullable=False),
     sa.Column("lake", sa.String(64), nullable=True),
+    sa.Column("name", sa.String(255), nullable=True),
+    sa.Column("version", sa.String(64), nullable=True),
+    sa.Column("state", sa.String(16), nullable=True),
+    sa.Column("started_at", sa.BigInteger, nullable=True),
+    sa.Column("seen_at", sa.BigInteger, nullable=True),
+    sa.Column("connections", sa.BigInteger, nullable=True),
 )
 tenants = sa.Table(
     "tenants",
@@ -71,6 +77,8 @@ gateways = sa.Table(
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("landed", sa.BigInteger, nullable=False),
     sa.Column("writer", sa.String(32), nullable=True),
+    sa.Column("connected_at", sa.BigInteger, nullable=True),
+    sa.Column("observed", sa.Text, nullable=True),
     sa.Column("forgotten_at", sa.BigInteger, nullable=True, index=True),
 )
 marks = sa.Table(

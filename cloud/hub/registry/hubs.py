@@ -1,0 +1,114 @@
+"""Hubs of a registry: which there are, what they run, and which gateways are connected to each.
+
+For a thread of its own. A hub writes at intervals that it is there. That time serves display and housekeeping only:
+nothing about landings depends on it (``cloud/decisions/0011-takeover-settles.md``). Times are UTC microseconds since
+1970, by the clock of the hub that wrote them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from cloud.hub.registry.directory import RECORD, GatewayRecord
+from cloud.hub.registry.notices import NoticeTopic, notify
+from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.schema import gateways, writers
+
+
+class HubState(enum.Enum):
+    """State of a hub, as it wrote it itself, or another one about it."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    """It closes its connections, and takes no new ones."""
+    STOPPED = "stopped"
+    GONE = "gone"
+    """It was silent for long, and another hub has counted its gateways as disconnected."""
+
+
+class HubRecord(NamedTuple):
+    """Hub that has written that it is there."""
+
+    id: str
+    """Writer id."""
+    name: str
+    """Machine and port of its listener for gateways."""
+    version: str
+    state: str
+    started_at: int
+    seen_at: int
+    connections: int
+
+
+_HUB = [writers.c[name] for name in HubRecord._fields]
+
+
+class Hubs:
+    """Hubs in the registry, for the thread that creates it. Every method is one transaction, durable on return; raises
+    `RegistryError`."""
+
+    def __init__(self, url: sa.URL, hub: str) -> None:
+        """Open the registry; create a missing one. `hub`: writer id of this hub."""
+        self._hub = hub
+        self._database = open_registry(url).database
+
+    def close(self) -> None:
+        self._database.close()
+
+    def write(self, record: HubRecord) -> bool:
+        """Write that this hub is there. Return whether another one has counted its gateways as disconnected."""
+        mine = writers.c.id == self._hub
+        values = record._asdict()
+        del values["id"]
+
+        def work(tx: sa.Connection) -> bool:
+            before = tx.execute(sa.select(writers.c.state).where(mine)).scalar()
+            tx.execute(writers.update().where(mine).values(**values))
+            return bool(before == HubState.GONE.value)
+
+        return self._database.transaction(work)
+
+    def stop(self) -> None:
+        """Write that this hub has stopped, and that its gateways are disconnected."""
+
+        def work(tx: sa.Connection) -> None:
+            tx.execute(writers.update().where(writers.c.id == self._hub).values(state=HubState.STOPPED.value))
+            _disconnect(tx, self._hub)
+
+        self._database.transaction(work)
+
+    def count_gone(self, hub: str, seen_at: int) -> int:
+        """Count the gateways of a silent hub as disconnected, unless it has written since then; return their number.
+
+        It comes back by itself: `write` tells it, and it writes its connections again.
+        """
+        silent = (writers.c.id == hub, writers.c.seen_at == seen_at)
+        states = [HubState.SERVING.value, HubState.DRAINING.value]
+
+        def work(tx: sa.Connection) -> int:
+            changed = writers.update().where(*silent, writers.c.state.in_(states)).values(state=HubState.GONE.value)
+            return _disconnect(tx, hub) if tx.execute(changed).rowcount else 0
+
+        return self._database.transaction(work)
+
+    def hubs(self) -> list[HubRecord]:
+        """Return the hubs that have written that they are there, by name."""
+        query = sa.select(*_HUB).where(writers.c.seen_at.is_not(None)).order_by(writers.c.name, writers.c.id)
+        return [HubRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def gateways_elsewhere(self) -> list[GatewayRecord]:
+        """Return the known gateways with their last connection to another hub."""
+        elsewhere = (gateways.c.forgotten_at.is_(None), gateways.c.writer != self._hub)
+        query = sa.select(*RECORD).where(*elsewhere)
+        return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+
+def _disconnect(tx: sa.Connection, hub: str) -> int:
+    there = (gateways.c.writer == hub, gateways.c.connected.is_(True))
+    count = tx.execute(gateways.update().where(*there).values(connected=False)).rowcount
+    if count:
+        notify(tx, NoticeTopic.CONNECTIONS)
+    return count

@@ -1,0 +1,185 @@
+"""Hubs of one registry as each of them shows them: which there are, and the gateways that are connected to others.
+
+Runs on the event loop. The registry work runs in a thread with a connection of its own. A hub writes at intervals that
+it is there, and reads what the others have written. A hub counts as silent when what it wrote has not changed for
+`HUB_SILENT_S` by the clock of the reader, so clocks of hubs are never compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from cloud.hub.fleet import FleetState
+from cloud.hub.limits import HUB_SILENT_S, HUBS_INTERVAL_S, HUBS_PAUSE_S_MIN, HUBS_REST, HUBS_SHOWN_S
+from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
+from cloud.hub.registry.notices import ChangeHint
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+_THERE = frozenset((HubState.SERVING.value, HubState.DRAINING.value))
+
+
+class KnownHub(NamedTuple):
+    """Hub of the registry, as this one knows it."""
+
+    record: HubRecord
+    silent_s: float
+    """Time since it wrote last, as this hub has noticed it."""
+
+    @property
+    def there(self) -> bool:
+        """Return whether it serves gateways, as far as this hub knows."""
+        return self.record.state in _THERE and self.silent_s < HUB_SILENT_S
+
+
+class HubReplicas:
+    """Follows the other hubs. `open`, then `start`, later `close`."""
+
+    def __init__(
+        self,
+        registry: sa.URL,
+        hub: str,
+        fleet: FleetState,
+        *,
+        describe: Callable[[], HubRecord],
+        returned: Callable[[], None],
+        hint: ChangeHint,
+        clock: Callable[[], float],
+    ) -> None:
+        """`hub`: writer id of this hub; `describe` returns its record now; `returned` is called when another hub had
+        counted the gateways of this one as disconnected; `hint` is given when gateways connect or disconnect at other
+        hubs; `clock`: monotonic seconds."""
+        self.trouble: str | None = None
+        """Reason why other hubs are not seen; None if they are."""
+        self.known: Mapping[str, KnownHub] = {}
+        """Hubs of the registry by writer id, this one too."""
+        self._url = registry
+        self._hub = hub
+        self._fleet = fleet
+        self._describe = describe
+        self._returned = returned
+        self._hint = hint
+        self._clock = clock
+        self._noticed: dict[str, tuple[int, float]] = {}
+        """Time that each hub wrote, and when it was first read, on this hub's clock."""
+        self._looked_s = float("-inf")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="hubs")
+        self._registry: Hubs | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the registry, and read the other hubs. Raises `RegistryError`."""
+        loop = asyncio.get_running_loop()
+        self._registry = await loop.run_in_executor(self._executor, Hubs, self._url, self._hub)
+        await self.look()
+
+    def start(self) -> None:
+        """Start to follow the other hubs."""
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="hubs of the registry")
+
+    async def close(self) -> None:
+        """Write that this hub has stopped, and close the registry. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        registry, self._registry = self._registry, None
+        if registry is not None:
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(self._executor, registry.stop)
+            except RegistryError as error:
+                log.warning("other hubs see the end of this one later: %s", error)
+            await loop.run_in_executor(self._executor, registry.close)
+        self._executor.shutdown()
+
+    def shown(self, now_us: int) -> list[KnownHub]:
+        """Return the hubs to show, those that are there first."""
+        recent_us = now_us - int(HUBS_SHOWN_S * 1e6)
+        shown = [each for each in self.known.values() if each.there or each.record.seen_at >= recent_us]
+        return sorted(shown, key=lambda each: (not each.there, each.record.name, each.record.id))
+
+    async def look(self) -> None:
+        """Write that this hub is there, and read the others with their gateways. Raises `RegistryError`."""
+        registry, record = self._registry, self._describe()
+        if registry is None:
+            return
+        known = self.known
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, _exchange, registry, record)
+        if found.gone:
+            log.warning("other hubs counted this one as gone, because it wrote nothing for long; it is back")
+            self._returned()
+        self.known = self._judge(found.hubs)
+        self._fleet.hub_names = {each.record.id: each.record.name for each in self.known.values()}
+        there = {identifier for identifier, each in self.known.items() if each.there}
+        self._fleet.follow(found.gateways, there)
+        for identifier, each in self.known.items():
+            if each.record.state in _THERE and not each.there:
+                await self._count_gone(registry, each)
+            elif identifier not in known and known:
+                log.info("hub %s has started", each.record.name)
+
+    def _judge(self, records: Sequence[HubRecord]) -> dict[str, KnownHub]:
+        """Return the hubs with their silence by the clock of this one. Time in which this hub did not look counts for
+        no silence: it stood still, or no hub could write."""
+        now, before = self._clock(), self._noticed
+        if now - self._looked_s > HUB_SILENT_S / 2:
+            before = {}
+        self._noticed, self._looked_s = {}, now
+        for record in records:
+            at, noticed_s = before.get(record.id, (None, now))
+            self._noticed[record.id] = (record.seen_at, noticed_s if at == record.seen_at else now)
+        return {each.id: KnownHub(each, now - self._noticed[each.id][1]) for each in records}
+
+    async def _count_gone(self, registry: Hubs, hub: KnownHub) -> None:
+        record = hub.record
+        loop = asyncio.get_running_loop()
+        count = await loop.run_in_executor(self._executor, registry.count_gone, record.id, record.seen_at)
+        words = "hub %s has written nothing for %.0f s; its %d gateways count as disconnected"
+        log.warning(words, record.name, hub.silent_s, count)
+
+    async def _follow(self) -> None:
+        rest_s = HUBS_PAUSE_S_MIN
+        while True:
+            await asyncio.sleep(min(rest_s, HUBS_INTERVAL_S))
+            await self._hint.wait(HUBS_INTERVAL_S)
+            began = self._clock()
+            try:
+                await self.look()
+            except RegistryError as error:
+                self._failed(str(error))
+            except Exception as error:  # an internal error must not end the task silently
+                log.exception("other hubs are not seen: internal error")
+                self._failed(f"internal error: {type(error).__name__}")
+            else:
+                self.trouble = None
+            rest_s = max(HUBS_PAUSE_S_MIN, HUBS_REST * (self._clock() - began))
+
+    def _failed(self, why: str) -> None:
+        if self.trouble is None:
+            log.warning("other hubs are not seen: %s", why)
+        self.trouble = why
+
+
+class _Exchanged(NamedTuple):
+    """Result of one look."""
+
+    gone: bool
+    """Another hub had counted the gateways of this one as disconnected."""
+    hubs: Sequence[HubRecord]
+    gateways: Sequence[GatewayRecord]
+
+
+def _exchange(registry: Hubs, record: HubRecord) -> _Exchanged:
+    """Write the record of this hub and read the others, on the registry's thread."""
+    return _Exchanged(registry.write(record), registry.hubs(), registry.gateways_elsewhere())
