@@ -103,6 +103,10 @@ class HubReplicas:
             await loop.run_in_executor(self._executor, registry.close)
         self._executor.shutdown()
 
+    def leads(self) -> bool:
+        """Return whether this hub does what one hub is enough for. Two may believe it for a moment, or none."""
+        return self._hub == min((each for each, hub in self.known.items() if hub.there), default=self._hub)
+
     def shown(self, now_us: int) -> list[KnownHub]:
         """Return the hubs to show, those that are there first."""
         recent_us = now_us - int(HUBS_SHOWN_S * 1e6)

@@ -206,7 +206,7 @@ class HubServer:
     def _make_alerts(self, registry: sa.URL) -> HubAlerts:
         """Make the alert service."""
         data = self._configuration.data
-        measures = HubMeasures(self._figures, data / PROOF, _now_us())
+        measures = HubMeasures(self._figures, data / PROOF, _now_us(), hub=self._id, leads=self._replicas.leads)
         gateways, name = self._views.of(None).gateways, socket.gethostname()
         return HubAlerts(registry, self._id, measures, gateways, time.time, name=name)
 

@@ -174,6 +174,8 @@ class AlertBook:
         rule = rules.get(subject.rule)
         if rule is None or not rule.enabled:
             return False
+        if subject.key in readings.elsewhere:
+            return True
         return (subject.rule, subject.key) in readings.unknown or subject.rule not in readings.measured
 
     def _describe(self, known: ActiveSubject, reading: AlertReading) -> None:

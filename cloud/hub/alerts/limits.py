@@ -46,6 +46,9 @@ RECEIVER_BYTES_MAX: Final = 16 * 1024
 SEND_S_MAX: Final = 10.0
 """Seconds for one step of a delivery (connect, send, answer)."""
 
+DELIVERY_S_MAX: Final = 60.0
+"""Seconds after which another hub sends a notification whose outcome is missing: several times the steps of one."""
+
 DELIVERIES_AT_ONCE: Final = 8
 """Deliveries in progress: one each on a thread."""
 

@@ -30,6 +30,9 @@ _FAILED: Final = ("refused", "rolled-back")
 
 _RULES_OF: Final[Mapping[Measure, AlertRule]] = {rule.measure: rule for rule in RULES}
 
+_SHARED: Final = (Measure.ROLLOUTS_HALTED, Measure.CONFIGURATIONS_FAILED)
+SHARED_RULES: Final = frozenset(_RULES_OF[each].name for each in _SHARED)
+"""Rules about no gateway that are true for all hubs of a registry: one of them measures."""
 _SETTLING_US: Final = 1_000_000 * max(_RULES_OF[each].window_s for each in (Measure.DROPPED, Measure.COMMANDS_LOST))
 """Time after the start in which counters do not cover their windows."""
 
@@ -67,6 +70,8 @@ class AlertReadings:
     """Rules and subjects that cannot be measured now: their alerts stay as they are."""
     measured: set[str] = field(default_factory=set)
     """Rules with a measure."""
+    elsewhere: set[Key] = field(default_factory=set)
+    """Gateways that are connected to another hub, which measures them."""
 
 
 class HubFigures(NamedTuple):
@@ -109,11 +114,22 @@ class RecentIncrease:
 class HubMeasures:
     """Measures everything that the rules need. Counts begin with the hub."""
 
-    def __init__(self, figures: Callable[[], HubFigures], proof: Path, started_us: int) -> None:
-        """`proof`: file with the metrics of the last proof."""
+    def __init__(
+        self,
+        figures: Callable[[], HubFigures],
+        proof: Path,
+        started_us: int,
+        *,
+        hub: str = "",
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`proof`: file with the metrics of the last proof. `hub`: writer id of this hub. `leads` returns whether this
+        hub measures what all hubs of the registry have in common."""
         self._figures = figures
         self._proof = proof
         self._started_us = started_us
+        self._hub = hub
+        self._leads = leads
         self._dropped = RecentIncrease(_RULES_OF[Measure.DROPPED].window_s)
         self._commands = RecentIncrease(_RULES_OF[Measure.COMMANDS_LOST].window_s)
         self._landed: dict[Key, tuple[int, int]] = {}
@@ -124,7 +140,10 @@ class HubMeasures:
         readings = AlertReadings(measured={rule.name for rule in RULES if rule.measure in OF_GATEWAYS})
         for start in range(0, len(gateways), SLICE):
             for seen in gateways[start : start + SLICE]:
-                if seen.key not in foreign:
+                if seen.gateway.connected and seen.gateway.hub != self._hub:
+                    readings.elsewhere.add(seen.key)
+                    self._landed.pop(seen.key, None)
+                elif seen.key not in foreign:
                     self._measure_gateway(seen, now_us, readings)
             await asyncio.sleep(0)
         self._measure_hub(now_us, readings)
@@ -191,7 +210,7 @@ class HubMeasures:
         for measure, detail, value, what in (*self._process(figures, now_us), *self._lake(now_us)):
             rule = _RULES_OF[measure]
             readings.measured.add(rule.name)
-            if value is None:
+            if value is None or (rule.name in SHARED_RULES and not self._leads()):
                 readings.unknown.add((rule.name, None))
             elif rule.holds(value):
                 readings.true[AlertSubject(rule.name, None, detail)] = AlertReading(what or rule.title)

@@ -24,6 +24,7 @@ from cloud.hub.alerts.limits import (
     CLEANUP_INTERVAL_S,
     DELIVERIES_AT_ONCE,
     DELIVERIES_MAX,
+    DELIVERY_S_MAX,
     EVALUATION_INTERVAL_S,
     HISTORY_KEPT_S,
     HISTORY_MAX,
@@ -31,10 +32,18 @@ from cloud.hub.alerts.limits import (
     RETRY_S_FIRST,
     RETRY_S_MAX,
 )
-from cloud.hub.alerts.measures import AlertReadings, HubMeasures
+from cloud.hub.alerts.measures import SHARED_RULES, AlertReadings, HubMeasures
 from cloud.hub.alerts.receivers import Notification, NotificationFailed, PingSettings, send, settings_of
 from cloud.hub.fleet_view import SeenGateway
-from cloud.hub.registry.alerts import FIRING, AlertRecord, Alerts, AlertsNow, DeliveryRecord, ReceiverRecord
+from cloud.hub.registry.alerts import (
+    FIRING,
+    AlertRecord,
+    Alerts,
+    AlertsMoved,
+    AlertsNow,
+    DeliveryRecord,
+    ReceiverRecord,
+)
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -98,7 +107,8 @@ class HubAlerts:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="alerts")
         self._senders = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="alert delivery")
         self._registry: Alerts | None = None
-        self._loaded = False
+        self._number: int | None = None
+        """Number of the evaluation that the book is as of; None: the book has to be loaded."""
         self._cleaned_at = float("-inf")
         self._pinged: dict[str, float] = {}
         """Time of the last ping, by receiver."""
@@ -149,16 +159,24 @@ class HubAlerts:
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     async def evaluate(self) -> None:
-        """Evaluate the rules once. Raises `AlertsNotReady`, `RegistryError`."""
+        """Evaluate the rules once. If another hub of the lake changes alerts at the same time, this one changes none,
+        and the next evaluation begins with those. Raises `AlertsNotReady`, `RegistryError`."""
         now_us = self.now_us()
-        found = await self.ask(lambda registry: registry.now(self._hub, now_us))
+        found = await self.ask(lambda registry: registry.now(self._hub, now_us, SHARED_RULES))
         await self._load(found)
         self.rules = effective_rules({each.rule: each for each in found.settings})
         gateways = await self._gateways()
         readings = await self._measures.measure(gateways, found.foreign, now_us)
         changes = self.book.step(readings, self.rules, found.mutes, found.receivers, now_us)
         if changes:
-            await self._write(lambda registry: registry.apply(self._hub, changes, now_us, DELIVERIES_MAX))
+            self._number = None
+            apply = partial(Alerts.apply, hub=self._hub, changes=changes, now_us=now_us, waiting_max=DELIVERIES_MAX)
+            try:
+                await self.ask(partial(apply, number=found.number))
+            except AlertsMoved:
+                log.info("another hub has changed alerts at the same time: evaluating again with those")
+                return
+            self._number = found.number + 1
         for record in changes.opened:
             log.warning("alert %s: %s: %s", record.id, record.rule, record.what)
         self._count(readings)
@@ -170,18 +188,12 @@ class HubAlerts:
             await self.ask(lambda registry: registry.clean_up(before_us, now_us, HISTORY_MAX))
 
     async def _load(self, found: AlertsNow) -> None:
-        if self._loaded:
+        if self._number == found.number:
             self.book.refresh(found.open)
             return
         members = await self.ask(lambda registry: registry.members([each.id for each in found.open]))
         self.book.load(found.open, members)
-        self._loaded = True
-
-    async def _write(self, work: Callable[[Alerts], None]) -> None:
-        """Write changes; after a failure the next evaluation begins with what the registry has."""
-        self._loaded = False
-        await self.ask(work)
-        self._loaded = True
+        self._number = found.number
 
     def _count(self, readings: AlertReadings) -> None:
         records = [opened.record for opened in self.book.open.values()]
@@ -203,8 +215,11 @@ class HubAlerts:
     async def deliver(self) -> None:
         """Send the notifications that are due, and pings. Raises `AlertsNotReady`, `RegistryError`."""
         receivers = {each.name: each for each in await self.ask(lambda registry: registry.receivers())}
+        at_once = DELIVERIES_AT_ONCE
         while True:
-            due = await self.ask(lambda registry: registry.due(self._hub, self.now_us(), DELIVERIES_AT_ONCE))
+            now_us = self.now_us()
+            until_us = now_us + int(DELIVERY_S_MAX * 1e6)
+            due = await self.ask(partial(Alerts.claim, hub=self._hub, now_us=now_us, until_us=until_us, limit=at_once))
             await asyncio.gather(*(self._deliver(receivers, each, alert) for each, alert in due))
             if len(due) < DELIVERIES_AT_ONCE:
                 break

@@ -1,8 +1,10 @@
 """Alerts in the registry: open and resolved ones, mutes, settings of rules, receivers, and notifications to deliver.
 
-For the hub, in a thread of its own, and for commands of the CLI next to it. Times are UTC microseconds since 1970. A
-hub owns the alerts that it opened; those of a hub that wrote the same lake before are its own too. A notification is
-stored in the transaction that changes its alert, so a restart neither loses nor repeats one.
+For the hub, in a thread of its own, and for commands of the CLI next to it. Times are UTC microseconds since 1970. The
+hubs of one lake share the alerts about gateways and roll-outs; an alert about a hub belongs to it alone. The changes of
+an evaluation are written only if no other hub has written some since they were made, and a notification is stored in
+the transaction that changes its alert. So neither a second hub nor a restart loses or repeats one
+(``cloud/decisions/0014-acts-happen-once.md``).
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ import sqlalchemy as sa
 
 from bridge.hidden import hides
 from cloud.hub.groups import Key
+from cloud.hub.registry.hubs import HubState
+from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import (
     PARAMETERS_MAX,
+    alert_evaluations,
     alert_gateways,
     alert_rules,
     alerts,
@@ -29,6 +34,8 @@ from cloud.hub.registry.schema import (
 
 FIRING: Final = "firing"
 """Event of a notification: the alert fires."""
+STOPPED_HUB_US: Final = 600_000_000
+"""Time after which alerts about a stopped hub end, ten minutes: a hub that is updated comes back within that."""
 RESOLVED: Final = "resolved"
 """Event of a notification: the alert is over."""
 
@@ -165,6 +172,12 @@ class AlertsNow(NamedTuple):
     receivers: Sequence[ReceiverRecord]
     foreign: frozenset[Key]
     """Gateways that were last connected to a hub with another lake."""
+    number: int
+    """Number of evaluations of the lake's hubs that changed something."""
+
+
+class AlertsMoved(Exception):
+    """Another hub has changed alerts since they were read: evaluate again."""
 
 
 class AlertChanges(NamedTuple):
@@ -204,19 +217,20 @@ class Alerts:
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
-    def now(self, hub: str, now_us: int) -> AlertsNow:
-        """Return the open alerts of a hub, and everything that decides about them."""
+    def now(self, hub: str, now_us: int, shared: Collection[str] = ()) -> AlertsNow:
+        """Return the open alerts of a hub, those that it shares too, and everything that decides about them. `shared`:
+        rules about no gateway that the hubs share."""
 
         def work(tx: sa.Connection) -> AlertsNow:
-            mine = _writers_of(tx, hub)
-            still = sa.select(*_ALERT).where(alerts.c.resolved_at.is_(None), alerts.c.hub.in_(mine))
+            still = sa.select(*_ALERT).where(alerts.c.resolved_at.is_(None), _is_owned(hub, shared))
             silenced = sa.select(*_MUTE).where(mutes.c.until > now_us).order_by(mutes.c.until)
             return AlertsNow(
                 [AlertRecord(*row) for row in tx.execute(still.order_by(alerts.c.fired_at, alerts.c.id))],
                 [MuteRecord(*row) for row in tx.execute(silenced)],
                 [RuleSettings(*row) for row in tx.execute(sa.select(*_RULE))],
                 [ReceiverRecord(*row) for row in tx.execute(sa.select(*_RECEIVER).order_by(receivers.c.name))],
-                _foreign(tx, mine),
+                _foreign(tx, hub),
+                _evaluations(tx, _lake_of(tx, hub)),
             )
 
         return self._database.transaction(work)
@@ -236,11 +250,12 @@ class Alerts:
 
         return self._database.transaction(work)
 
-    def apply(self, hub: str, changes: AlertChanges, now_us: int, waiting_max: int) -> None:
+    def apply(self, hub: str, changes: AlertChanges, now_us: int, waiting_max: int, number: int) -> None:
         """Write the changes of an evaluation. `waiting_max`: notifications that may wait; the oldest ones are
-        dropped."""
+        dropped. `number`: that of `now`. Raises `AlertsMoved` if another hub was faster; then nothing is written."""
 
         def work(tx: sa.Connection) -> None:
+            _count_evaluation(tx, _lake_of(tx, hub), number)
             if changes.opened:
                 tx.execute(alerts.insert(), [each._asdict() for each in changes.opened])
             for each in changes.changed:
@@ -262,14 +277,19 @@ class Alerts:
                 ).scalar()
                 if last is not None:
                     tx.execute(deliveries.delete().where(deliveries.c.number <= last))
+            notify(tx, NoticeTopic.ALERTS)
 
         self._database.transaction(work)
 
     def clean_up(self, before_us: int, now_us: int, most: int) -> None:
         """Delete alerts that were resolved before a time or are more than `most`, and mutes that are over since
-        then."""
+        then. Resolve those about hubs that have stopped, or have been gone, for `STOPPED_HUB_US`."""
+        silent = writers.c.state.in_((HubState.STOPPED.value, HubState.GONE.value))
+        stopped = sa.select(writers.c.id).where(silent, writers.c.seen_at < now_us - STOPPED_HUB_US)
+        left = (alerts.c.resolved_at.is_(None), alerts.c.tenant == "", alerts.c.hub.in_(stopped))
 
         def work(tx: sa.Connection) -> None:
+            tx.execute(alerts.update().where(*left).values(resolved_at=now_us, outcome="its hub has stopped"))
             over = sa.select(alerts.c.id).where(alerts.c.resolved_at.is_not(None))
             oldest = tx.execute(
                 sa.select(alerts.c.resolved_at)
@@ -407,13 +427,19 @@ class Alerts:
 
         return self._database.transaction(work)
 
-    def due(self, hub: str, now_us: int, limit: int) -> list[tuple[DeliveryRecord, AlertRecord | None]]:
-        """Return notifications that are due, in order, each with its alert as it is now."""
+    def claim(
+        self, hub: str, now_us: int, until_us: int, limit: int
+    ) -> list[tuple[DeliveryRecord, AlertRecord | None]]:
+        """Claim notifications that are due, in order; return each with its alert as it is now. Until the time, no other
+        hub claims them; then one does if their outcome is missing, and the receiver gets the same identity again."""
 
         def work(tx: sa.Connection) -> list[tuple[DeliveryRecord, AlertRecord | None]]:
-            mine = (deliveries.c.hub.in_(_writers_of(tx, hub)), deliveries.c.due_at <= now_us)
+            mine = (_of_lake(deliveries.c.hub, hub), deliveries.c.due_at <= now_us)
             query = sa.select(*_DELIVERY).where(*mine).order_by(deliveries.c.number).limit(limit)
             found = [DeliveryRecord(*row) for row in tx.execute(query)]
+            numbers = [each.number for each in found]
+            if numbers:
+                tx.execute(deliveries.update().where(deliveries.c.number.in_(numbers)).values(due_at=until_us))
             return [(each, _one(tx, each.alert)) for each in found]
 
         return self._database.transaction(work)
@@ -453,15 +479,42 @@ def _one(tx: sa.Connection, identifier: str) -> AlertRecord | None:
     return AlertRecord(*row) if row is not None else None
 
 
-def _writers_of(tx: sa.Connection, hub: str) -> list[str]:
-    """Return the writers with alerts that belong to a hub: itself, and those that wrote its lake before."""
+def _lake_of(tx: sa.Connection, hub: str) -> str:
+    return tx.execute(sa.select(writers.c.lake).where(writers.c.id == hub)).scalar() or ""
+
+
+def _evaluations(tx: sa.Connection, lake: str) -> int:
+    query = sa.select(alert_evaluations.c.number).where(alert_evaluations.c.lake == lake)
+    return tx.execute(query).scalar() or 0
+
+
+def _count_evaluation(tx: sa.Connection, lake: str, number: int) -> None:
+    """Count an evaluation that began at this number. Raises `AlertsMoved`."""
+    if _evaluations(tx, lake) != number:
+        raise AlertsMoved
+    if number:
+        tx.execute(alert_evaluations.update().where(alert_evaluations.c.lake == lake).values(number=number + 1))
+    else:
+        tx.execute(alert_evaluations.insert().values(lake=lake, number=1))
+
+
+def _of_lake(column: sa.ColumnElement[str], hub: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column has a hub, or another writer of its lake, running or not."""
     lake = sa.select(writers.c.lake).where(writers.c.id == hub).scalar_subquery()
-    return [hub, *tx.execute(sa.select(writers.c.id).where(writers.c.lake == lake, writers.c.id != hub)).scalars()]
+    return (column == hub) | column.in_(sa.select(writers.c.id).where(writers.c.lake == lake))
 
 
-def _foreign(tx: sa.Connection, mine: Sequence[str]) -> frozenset[Key]:
+def _is_owned(hub: str, shared: Collection[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that an alert is of a hub, or of all hubs of its lake. A hub that replaced one which ran
+    before hubs wrote that they are there has its alerts."""
+    common = (alerts.c.tenant != "") | alerts.c.rule.in_(shared)
+    older = alerts.c.hub.in_(sa.select(writers.c.id).where(writers.c.seen_at.is_(None)))
+    return (alerts.c.hub == hub) | (_of_lake(alerts.c.hub, hub) & (common | older))
+
+
+def _foreign(tx: sa.Connection, hub: str) -> frozenset[Key]:
     query = sa.select(gateways.c.tenant, gateways.c.name).where(
-        gateways.c.writer.is_not(None), gateways.c.writer.not_in(mine)
+        gateways.c.writer.is_not(None), ~_of_lake(gateways.c.writer, hub)
     )
     others = query.where(gateways.c.writer.in_(sa.select(writers.c.id).where(writers.c.lake.is_not(None))))
     return frozenset((row.tenant, row.name) for row in tx.execute(others))

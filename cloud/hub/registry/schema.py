@@ -319,6 +319,12 @@ alert_rules = sa.Table(
     sa.Column("changed_at", sa.BigInteger, nullable=False),
     sa.Column("changed_by", sa.String(255), nullable=False),
 )
+alert_evaluations = sa.Table(
+    "alert_evaluations",
+    metadata,
+    sa.Column("lake", sa.String(64), primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)
 mutes = sa.Table(
     "mutes",
     metadata,

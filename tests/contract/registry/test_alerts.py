@@ -41,7 +41,7 @@ class World:
     def __init__(self, place: Place, folder: Path, hub: str = HERE) -> None:
         self.place, self.folder, self.hub = place, folder, hub
         self.now_s = START_S
-        self.fleet = FleetState()
+        self.fleet = FleetState(hub=hub)
         self.labels: dict[tuple[str, str], dict[str, str]] = {}
         self.problems: list[HealthProblem] = []
         self.commands: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class World:
 
     def restarted(self) -> HubAlerts:
         """Return the service of a hub that has just started on the same registry."""
-        measures = HubMeasures(self._figures, self.folder / "proof.prom", int(self.now_s * 1e6))
+        measures = HubMeasures(self._figures, self.folder / "proof.prom", int(self.now_s * 1e6), hub=self.fleet.hub)
         self.alerts = HubAlerts(self.place.url, self.hub, measures, self._gateways, lambda: self.now_s, name="hub7")
         return self.alerts
 
@@ -292,7 +292,7 @@ class TestRestart:
                 await world.after(2 * MINUTE)
                 assert webhook.events() == ["firing"]
                 await restart(world)
-                world.fleet = FleetState()
+                world.fleet = FleetState(hub=world.hub)
                 world.add("hall", connected=False)
                 await world.after(5)  # not connected yet: the hub cannot know
                 world.add("hall")
@@ -364,6 +364,111 @@ class TestRestart:
             assert world.all() == [], "it is at the other hub"
 
         run(story)
+
+
+class TestTwoHubs:
+    """Two hubs of one lake evaluate the same fleet."""
+
+    def run_with_second(self, place: Place, folder: Path, story: Callable[[World, World], Awaitable[None]]) -> None:
+        for identifier in (HERE, THERE):
+            place.open(identifier)
+        place.execute("UPDATE writers SET lake = 'shared', seen_at = 1, state = 'serving'")
+        worlds = World(place, folder), World(place, folder, THERE)
+
+        async def main() -> None:
+            for world in worlds:
+                await world.alerts.open()
+            try:
+                await story(*worlds)
+            finally:
+                for world in worlds:
+                    await world.alerts.close()
+                    world.tables.close()
+
+        asyncio.run(main())
+
+    def test_alert_about_a_gateway_is_sent_once(self, place: Place, tmp_path: Path) -> None:
+        async def story(here: World, there: World) -> None:
+            with WebhookServer() as webhook:
+                here.receiver("ops", WebhookSettings(url=webhook.url))
+                for world in (here, there):
+                    world.add("hall", connected=False)
+                for _ in range(8):
+                    for world in (here, there):
+                        await world.after(5 * MINUTE)
+                assert webhook.events() == ["firing"]
+                assert [each.gateway for each in here.all("open")] == ["hall"]
+                here.add("hall")
+                state = there.fleet.gateways["default", "hall"]
+                state.connected, state.hub = True, HERE
+                for world in (there, here, there):
+                    await world.after(5)
+                assert webhook.events() == ["firing", "resolved"]
+                assert len(here.all()) == 1
+
+        self.run_with_second(place, tmp_path, story)
+
+    def test_hub_that_is_slower_writes_nothing(self, place: Place, tmp_path: Path) -> None:
+        async def story(here: World, there: World) -> None:
+            with WebhookServer() as webhook:
+                here.receiver("ops", WebhookSettings(url=webhook.url))
+                for world in (here, there):
+                    world.add("hall", connected=False)
+                    await world.after()
+                    world.now_s += HOUR
+                await asyncio.gather(here.alerts.evaluate(), there.alerts.evaluate())
+                await asyncio.gather(here.after(5), there.after(5))
+                assert len(here.all()) == 1
+                assert webhook.events() == ["firing"]
+
+        self.run_with_second(place, tmp_path, story)
+
+    def test_each_hub_has_its_own_failure(self, place: Place, tmp_path: Path) -> None:
+        async def story(here: World, there: World) -> None:
+            here.failing = True
+            for _ in range(3):
+                for world in (here, there):
+                    await world.after(MINUTE)
+            assert [each.hub for each in here.all("open")] == [HERE]
+            here.failing = False
+            await there.after(5)
+            assert len(here.all("open")) == 1, "only its own hub knows"
+            await here.after(5)
+            assert here.all("open") == []
+
+        self.run_with_second(place, tmp_path, story)
+
+    def test_alert_about_a_stopped_hub_ends(self, place: Place, tmp_path: Path) -> None:
+        async def story(here: World, there: World) -> None:
+            there.failing = True
+            for _ in range(3):
+                await there.after(MINUTE)
+            assert [each.hub for each in here.all("open")] == [THERE]
+            place.execute("UPDATE writers SET state = 'stopped' WHERE id = :id", id=THERE)
+            await here.after()
+            assert [(each.state, each.outcome) for each in here.all()] == [("resolved", "its hub has stopped")]
+
+        self.run_with_second(place, tmp_path, story)
+
+    def test_notification_of_a_hub_that_ended_is_sent_by_another(self, place: Place, tmp_path: Path) -> None:
+        async def story(here: World, there: World) -> None:
+            with WebhookServer() as webhook:
+                here.receiver("ops", WebhookSettings(url=webhook.url))
+                here.add("hall", connected=False)
+                for _ in range(2):
+                    here.now_s += HOUR
+                    await here.alerts.evaluate()
+                now_us = here.alerts.now_us()
+                claimed = here.tables.claim(HERE, now_us, now_us + 60_000_000, 8)
+                assert len(claimed) == 1, "and then it is killed"
+                there.now_s = here.now_s
+                await there.alerts.deliver()
+                assert webhook.events() == []
+                there.now_s += 61
+                await there.alerts.deliver()
+                assert webhook.events() == ["firing"]
+
+        self.run_with_second(place, tmp_path, story)
 
 
 class TestPeople:
