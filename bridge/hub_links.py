@@ -13,7 +13,8 @@ from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
 from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, describe_condition
 from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.receivers import Receivers
-from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, RECEIPTS, STATUS, TELEMETRY
+from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, RECEIPTS, RECONNECT_AFTER_MS, STATUS, TELEMETRY
+from bridge.limits import RECONNECT_AFTER_S_MAX
 from bridge.reports import Reports
 from bridge.uplink import Uplink, UplinkShell
 
@@ -134,7 +135,7 @@ class HubLinks:
         self._receivers.end()
 
     def wait_s(self, condition: Condition | None) -> float:
-        return 0.0
+        return requested_wait_s(condition)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -174,3 +175,9 @@ class HubLinks:
         self._uplink.detached()
         if self._reports is not None:
             self._reports.detached()
+
+
+def requested_wait_s(condition: Condition | None) -> float:
+    """Return the seconds for which a hub asks a gateway to wait in its close; 0 without such a hint."""
+    text = dict(condition.info).get(RECONNECT_AFTER_MS, "") if condition is not None else ""
+    return min(int(text[:9]) / 1_000, RECONNECT_AFTER_S_MAX) if text.isascii() and text.isdigit() else 0.0

@@ -33,7 +33,16 @@ from bridge.engine import (
     Transfers,
 )
 from bridge.hidden import hides
-from bridge.hub_addresses import DESIRED, INSTANCE, LEDGER, MANIFESTS, RECEIPTS, STATUS, TELEMETRY
+from bridge.hub_addresses import (
+    DESIRED,
+    INSTANCE,
+    LEDGER,
+    MANIFESTS,
+    RECEIPTS,
+    RECONNECT_AFTER_MS,
+    STATUS,
+    TELEMETRY,
+)
 from bridge.lane import BatchLane
 from bridge.limits import (
     DESIRED_REPORT_BYTES_MAX,
@@ -308,12 +317,14 @@ class Intake:
             self._settle(back, DeliveryState.RELEASED, None)
             self.close("amqp:resource-limit-exceeded", reason)
 
-    def close(self, condition: str, description: str) -> None:
-        """Close the connection, for example of a gateway that is not admitted."""
+    def close(self, condition: str, description: str, reconnect_after_s: float = 0.0) -> None:
+        """Close the connection, for example of a gateway that is not admitted. `reconnect_after_s`: hint for the
+        gateway when to connect again."""
         self._over = True
         self._downlink.end()
         self._forget_unread(None)
-        self._engine.close(Condition(condition, description))
+        info = ((RECONNECT_AFTER_MS, str(round(reconnect_after_s * 1_000))),) if reconnect_after_s > 0 else ()
+        self._engine.close(Condition(condition, description, info))
         self._shell.flush_soon()
 
     def resume_decoding(self) -> None:

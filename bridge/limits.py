@@ -172,6 +172,9 @@ COMMAND_TTL_S_MAX: Final = 30 * 86_400.0
 PROXY_ANSWER_BYTES_MAX: Final = 16 << 10
 """Bytes of an HTTP proxy's answer to CONNECT: a status line and some fields. With more it is not a proxy."""
 
+RECONNECT_AFTER_S_MAX: Final = 60.0
+"""Longest wait in seconds that a hub may ask for in its close: a hub that stops spreads its gateways over a minute."""
+
 PREFERRED_ENDPOINT_AGAIN_S: Final = 900.0
 """Seconds between attempts at a peer's first endpoint while a later one works. An attempt without an answer takes 10 s,
 so reconnects lose at most 1 % of the time to it. After a firewall is opened, the first endpoint is used again at the

@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Condition(NamedTuple):
     """An AMQP error (AMQP 1.0 section 2.8.14): symbolic name and description for people.
 
-    `info`: pairs of symbols for programs. They are sent with links and connections; received ones are ignored.
+    `info`: pairs of symbols for programs. They are sent with links and connections, and read from the close of a
+    connection.
     """
 
     name: str

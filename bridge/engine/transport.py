@@ -7,7 +7,7 @@ or when it is garbage-collected.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cproton import ffi, lib
 
@@ -31,6 +31,8 @@ from bridge.engine.states import Condition
 
 _CLOSE, _ERROR = 0x18, 0x1D
 """Descriptors of the close performative and of an error (sections 2.7.9, 2.8.14)."""
+INFO_ENTRIES_MAX: Final = 16
+"""Entries read of the info of a close: peers send one or two."""
 
 
 class ProtonTransport:
@@ -160,8 +162,14 @@ class ProtonTransport:
 
     @property
     def remote_condition(self) -> Condition | None:
-        """Condition of the peer's close."""
-        return read_condition(lib.pn_connection_remote_condition(self.connection))
+        """Condition of the peer's close, with the texts of its info."""
+        condition = lib.pn_connection_remote_condition(self.connection)
+        found = read_condition(condition)
+        if found is None:
+            return None
+        info = read_map(lib.pn_condition_info(condition)).items()
+        texts = ((str(name), str(value)) for name, value in info if isinstance(value, str))
+        return found._replace(info=tuple(sorted(texts)[:INFO_ENTRIES_MAX]))
 
     @property
     def failure(self) -> Condition | None:

@@ -78,7 +78,8 @@ def run(
 
     Port 0 picks a free port. One line on stdout reports when the hub serves: `ready amqps=HOST:PORT
     https=HOST:PORT` (with --dev `amqp` and `http`).
-    SIGTERM lands and acknowledges what has been received, and exits with 0.
+    SIGTERM lands and acknowledges what has been received, and exits with 0. While other hubs of its registry serve, it
+    first closes its connections in slices (`drainSeconds`). A second SIGTERM exits at once.
     """
     from bridge.resources.endpoint import valid_host
     from bridge.resources.errors import ConfigurationRejected
@@ -115,10 +116,10 @@ def run(
             own, est = [*given, *machine_names()], _est_server(settings)
             enroller = Enroller(settings.authority_files, own, life_s, settings.ocsp_url, est)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
-        quotas, oidc = settings.quotas, settings.oidc
+        quotas, oidc, drain_s = settings.quotas, settings.oidc, settings.drain_seconds
         configuration = HubConfiguration(
             data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc,
-            settings.applications,
+            settings.applications, drain_s,
         )  # fmt: skip
         try:
             serve(configuration, partial(_ready, data, "" if dev else "s"))

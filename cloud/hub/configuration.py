@@ -31,6 +31,7 @@ from bridge.resources.fields import Effect, HostPort, ResourcePart, Restart, Tex
 from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKinds, error_at, of_kind
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
+from cloud.hub.limits import DRAIN_S, DRAIN_S_MAX
 from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
 from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants
@@ -89,6 +90,9 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     """Listener for console, API and metrics."""
     gather_milliseconds: Restart[Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)]] = GATHER_MS_DEFAULT
     """Time to gather messages for one landing."""
+    drain_seconds: Restart[Annotated[float, msgspec.Meta(ge=0, le=DRAIN_S_MAX)]] = DRAIN_S
+    """Maximum time to close the connections of gateways in slices when the hub stops while other hubs of its registry
+    serve; 0: all at once."""
     tls: Restart[TlsListener | None] = None
     """Certificate and key of the AMQP listener, and the authority of the gateways' certificates."""
     authority: Restart[AuthorityFiles | None] = None

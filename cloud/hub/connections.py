@@ -18,6 +18,7 @@ from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from cloud.hub.limits import (
     CONNECTIONS_MAX,
     FRAME_BYTES_MAX,
+    HANDSHAKES_PER_S,
     HELD_HALF_SENT_BYTES_MAX,
     IDLE_TIMEOUT_S,
     MEMORY_BYTES_MAX,
@@ -36,7 +37,7 @@ from edge.broker.limits import (
 )
 from edge.broker.listeners.admission import Admission, ConnectionMeter
 from edge.broker.listeners.resident_memory import resident_bytes
-from edge.broker.listeners.secure import Admit
+from edge.broker.listeners.secure import Admit, HandshakeRate
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates
 from edge.broker.listeners.wrong_port import WrongPortReporter
@@ -115,7 +116,8 @@ class Connections:
             cost = AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES
             self._meter = ConnectionMeter(self.admission, cost)
             self._framed_meter = ConnectionMeter(self.admission, cost + WEBSOCKET_CONNECTION_BYTES)
-        bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s, others=others)
+        rate, handshake_s = HandshakeRate(HANDSHAKES_PER_S), self._limits.handshake_s
+        bound = await self.listener.start(host, port, certificates, handshake_s=handshake_s, others=others, rate=rate)
         self.wrong_port.add_listener("amqp", bound[1], protocol="AMQP", tls=certificates is not None)
         self._tick()
         return bound
@@ -128,8 +130,9 @@ class Connections:
         self.tracer.close()
 
     def stop_accepting(self) -> None:
-        """Refuse new connections while the hub stops."""
+        """Refuse new connections while the hub stops. Gateways then try their next hub at once."""
         self._accepting = False
+        self.listener.stop_accepting()
 
     def admit_framed(self, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver | None:
         """Return a driver for a connection accepted by another listener, with its engine wrapped into frames.

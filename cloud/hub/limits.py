@@ -160,6 +160,29 @@ NOTICES_RETRY_S = 1.0
 NOTICES_GATHER_S = 0.01
 """Seconds from a notice to the look that it causes: a burst of changes is one look of some milliseconds."""
 
+DRAIN_S = 60.0
+"""Default maximum time to close the connections of a hub that stops while others serve: 2 000 gateways move at 40 a
+second, which costs the others little."""
+
+DRAIN_S_MAX = 3_600.0
+"""Longest drain that can be configured: orchestrators end a process after their own time."""
+
+DRAIN_SLICE_S = 1.0
+"""Time between two slices of closed connections."""
+
+DRAIN_SLICE_MIN = 32
+"""Connections closed in one slice at least: a small fleet does not need the whole time."""
+
+DRAIN_SETTLE_S = 5.0
+"""Maximum wait for answers to what a connection has sent before it is closed: some landings."""
+
+DRAIN_RECONNECTS_PER_S = 100.0
+"""Connections that are to come back in one second, half of `HANDSHAKES_PER_S`: other gateways connect too."""
+
+HANDSHAKES_PER_S = 200.0
+"""TLS handshakes that begin in one second, after a burst: each costs some 2 ms of processor, so a fleet that returns
+at once leaves half of a core for landings, and 2 000 gateways are connected within 15 s."""
+
 SHUTDOWN_S = 20.0
 """Maximum wait for the landing in progress at shutdown; systemd and Kubernetes kill after 30 s or more."""
 

@@ -23,6 +23,7 @@ from cloud.hub.enrolment.files import (
 )
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
+from cloud.hub.limits import DRAIN_S
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
@@ -76,6 +77,8 @@ class HubConfiguration:
     """Issuer of the users' tokens; None if they have passwords."""
     applications: bool = True
     """Serve address spaces to applications."""
+    drain_s: float = DRAIN_S
+    """Maximum time to close connections at the end while other hubs serve."""
 
 
 class ListenerCredentials(NamedTuple):

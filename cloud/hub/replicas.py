@@ -21,6 +21,7 @@ from cloud.hub.limits import HUB_SILENT_S, HUBS_INTERVAL_S, HUBS_PAUSE_S_MIN, HU
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
 from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class HubReplicas:
         self._noticed: dict[str, tuple[int, float]] = {}
         """Time that each hub wrote, and when it was first read, on this hub's clock."""
         self._looked_s = float("-inf")
+        self._schema = SCHEMA_VERSION
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="hubs")
         self._registry: Hubs | None = None
         self._task: asyncio.Task[None] | None = None
@@ -103,6 +105,21 @@ class HubReplicas:
             await loop.run_in_executor(self._executor, registry.close)
         self._executor.shutdown()
 
+    @property
+    def others_serve(self) -> bool:
+        """Return whether another hub takes connections, as far as this one knows."""
+        return any(
+            hub.there and hub.record.state == HubState.SERVING.value
+            for identifier, hub in self.known.items()
+            if identifier != self._hub
+        )
+
+    @property
+    def schema_fits(self) -> bool:
+        """Return whether the registry has the tables of this program, when it was last read. A newer one has them too:
+        schema changes only add."""
+        return self._schema >= SCHEMA_VERSION
+
     def leads(self) -> bool:
         """Return whether this hub does what one hub is enough for. Two may believe it for a moment, or none."""
         return self._hub == min((each for each, hub in self.known.items() if hub.there), default=self._hub)
@@ -123,6 +140,7 @@ class HubReplicas:
         if found.gone:
             log.warning("other hubs counted this one as gone, because it wrote nothing for long; it is back")
             self._returned()
+        self._schema = found.schema
         self.known = self._judge(found.hubs)
         self._fleet.hub_names = {each.record.id: each.record.name for each in self.known.values()}
         there = {identifier for identifier, each in self.known.items() if each.there}
@@ -182,8 +200,10 @@ class _Exchanged(NamedTuple):
     """Another hub had counted the gateways of this one as disconnected."""
     hubs: Sequence[HubRecord]
     gateways: Sequence[GatewayRecord]
+    schema: int
+    """Schema version of the registry."""
 
 
 def _exchange(registry: Hubs, record: HubRecord) -> _Exchanged:
     """Write the record of this hub and read the others, on the registry's thread."""
-    return _Exchanged(registry.write(record), registry.hubs(), registry.gateways_elsewhere())
+    return _Exchanged(registry.write(record), registry.hubs(), registry.gateways_elsewhere(), registry.schema())

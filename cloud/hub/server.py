@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -25,13 +26,13 @@ from bridge.intake import Intake
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.endpoint import authority as host_and_port
 from bridge.transport.driver import ConnectionDriver
-from bridge.version import VERSION
 from cloud.hub.acceptor import Acceptor, PeerNotServed, Serve
 from cloud.hub.alerts.http import routes as alert_routes
 from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
 from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.api import application
 from cloud.hub.audit_trail import HubAudit
+from cloud.hub.availability import HubAvailability
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.commands.service import HubCommands
@@ -64,12 +65,11 @@ from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.opening import LAKE, REGISTRY, HubConfiguration, HubError, ListenerCredentials, OpenedHub, open_data
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, tenants_of
+from cloud.hub.probes import Probes
 from cloud.hub.receipts.service import ReceiptService
 from cloud.hub.receipts.signer import ReceiptSigner
-from cloud.hub.registry.hubs import HubRecord, HubState
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
-from cloud.hub.replicas import HubReplicas
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
@@ -190,15 +190,15 @@ class HubServer:
         )
         hint = self._notices.follow(NoticeTopic.LABELS)
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
-        self._started_us, self._state, self._port = _now_us(), HubState.SERVING, configuration.amqp.port
-        self._replicas = HubReplicas(
+        self._availability = HubAvailability(
             registry,
             self._id,
             self._fleet,
-            describe=self._describe,
-            returned=self._write_presence,
+            self._committer,
+            self._connections,
             hint=self._notices.follow(NoticeTopic.CONNECTIONS),
             clock=loop.time,
+            now_us=_now_us,
         )
         self._alerts = self._make_alerts(registry)
         self._audit = HubAudit(registry, time.time)
@@ -206,20 +206,11 @@ class HubServer:
     def _make_alerts(self, registry: sa.URL) -> HubAlerts:
         """Make the alert service."""
         data = self._configuration.data
-        measures = HubMeasures(self._figures, data / PROOF, _now_us(), hub=self._id, leads=self._replicas.leads)
+        measures = HubMeasures(
+            self._figures, data / PROOF, _now_us(), hub=self._id, leads=self._availability.replicas.leads
+        )
         gateways, name = self._views.of(None).gateways, socket.gethostname()
         return HubAlerts(registry, self._id, measures, gateways, time.time, name=name)
-
-    def _describe(self) -> HubRecord:
-        """Return the record of this hub for the others."""
-        name = f"{socket.gethostname()}:{self._port}"[:255]
-        connections = len(self._connections.listener.drivers)
-        return HubRecord(self._id, name, VERSION, self._state.value, self._started_us, _now_us(), connections)
-
-    def _write_presence(self) -> None:
-        """Write again which gateways are connected: another hub had counted them as disconnected."""
-        sessions = (gateway.session for gateway in self._fleet.gateways.values())
-        self._committer.repeat_presence(session for session in sessions if session is not None)
 
     def _gateway_url(self, port: int) -> str:
         """Return the URL of this hub for gateways."""
@@ -365,25 +356,25 @@ class HubServer:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             await self._open_services()
             guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
+            probed = Probes(guarded, self._availability.unready)
             secure = None if configuration.dev else self._certificates
             frames = Frames(
                 "amqp", message_bytes_max=LIMITS.packet_bytes_max, site=site, guarded=lambda: not access.open
             )
             async with serve_http(
-                guarded, configuration.http, secure, partial(self._framed, frames), self._connections.wrong_port
+                probed, configuration.http, secure, partial(self._framed, frames), self._connections.wrong_port
             ) as http:
                 amqp = configuration.amqp
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
-                self._url, self._port = self._gateway_url(port), port
-                await self._replicas.open()
-                self._replicas.start()
+                self._url = self._gateway_url(port)
+                await self._availability.open(port)
                 self._health.start()
                 self._alerts.start()
                 ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
+                await self._availability.drain(configuration.drain_s)
                 log.info("stopping: landing received messages first")
-                self._connections.stop_accepting()
                 for driver in self._connections.listener.drivers:
                     driver.pause_reading(STOPPING)
         except (ListenError, TlsError, RegistryError) as error:
@@ -418,7 +409,7 @@ class HubServer:
     async def _close_services(self) -> None:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
-        await self._replicas.close()
+        await self._availability.close()
         await self._audit.close()
         await self._receipts.close()
         await self._commands.close()
@@ -473,7 +464,7 @@ class HubServer:
             certificates=certificates,
             count_connections=lambda: len(connections.listener.drivers),
             started_at=time.time(),
-            hubs=lambda: self._replicas.shown(_now_us()),
+            hubs=lambda: self._availability.replicas.shown(_now_us()),
             fleet=self._fleet,
         )
 
@@ -600,7 +591,7 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, _stop_or_exit, stop, number)
         executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
         opened = await loop.run_in_executor(executor, open_data, configuration)
         collect_seldom(COLLECTED)
@@ -618,6 +609,15 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
             uvloop.run(main())
     except (ListenError, DataError) as error:
         raise HubError(str(error)) from error
+
+
+def _stop_or_exit(stop: asyncio.Event, number: int) -> None:
+    """Stop in order at the first signal, exit at once at the second one: what is not acknowledged stays at gateways."""
+    if stop.is_set():
+        log.warning("second signal: exiting at once; gateways send again what is not acknowledged")
+        logging.shutdown()
+        os._exit(128 + number)
+    stop.set()
 
 
 def _allow_files() -> None:

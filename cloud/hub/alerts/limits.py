@@ -47,7 +47,7 @@ SEND_S_MAX: Final = 10.0
 """Seconds for one step of a delivery (connect, send, answer)."""
 
 DELIVERY_S_MAX: Final = 60.0
-"""Seconds after which another hub sends a notification whose outcome is missing: several times the steps of one."""
+"""Seconds after which another hub sends a notification without an outcome: several times the steps of a delivery."""
 
 DELIVERIES_AT_ONCE: Final = 8
 """Deliveries in progress: one each on a thread."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from cloud.hub.registry.directory import RECORD, GatewayRecord
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
-from cloud.hub.registry.schema import gateways, writers
+from cloud.hub.registry.schema import gateways, schema_version, writers
 
 
 class HubState(enum.Enum):
@@ -23,10 +23,10 @@ class HubState(enum.Enum):
 
     SERVING = "serving"
     DRAINING = "draining"
-    """It closes its connections, and takes no new ones."""
+    """Closes its connections, and takes no new ones."""
     STOPPED = "stopped"
     GONE = "gone"
-    """It was silent for long, and another hub has counted its gateways as disconnected."""
+    """Silent for long: another hub has counted its gateways as disconnected."""
 
 
 class HubRecord(NamedTuple):
@@ -83,7 +83,7 @@ class Hubs:
     def count_gone(self, hub: str, seen_at: int) -> int:
         """Count the gateways of a silent hub as disconnected, unless it has written since then; return their number.
 
-        It comes back by itself: `write` tells it, and it writes its connections again.
+        A hub that was only suspended learns it from `write`, and writes its connections again.
         """
         silent = (writers.c.id == hub, writers.c.seen_at == seen_at)
         states = [HubState.SERVING.value, HubState.DRAINING.value]
@@ -98,6 +98,11 @@ class Hubs:
         """Return the hubs that have written that they are there, by name."""
         query = sa.select(*_HUB).where(writers.c.seen_at.is_not(None)).order_by(writers.c.name, writers.c.id)
         return [HubRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def schema(self) -> int:
+        """Return the schema version of the registry; 0 if it has none any more."""
+        query = sa.select(schema_version.c.version)
+        return self._database.transaction(lambda tx: tx.execute(query).scalar()) or 0
 
     def gateways_elsewhere(self) -> list[GatewayRecord]:
         """Return the known gateways with their last connection to another hub."""

@@ -77,6 +77,27 @@ class PendingHandshakes:
         return transport
 
 
+class HandshakeRate:
+    """Token bucket of handshakes: a burst, then a number a second."""
+
+    def __init__(self, per_second: float, burst: int = TLS_HANDSHAKES_MAX) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._tokens = self._burst
+        self._at_s: float | None = None
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until the next handshake may begin; 0 for now."""
+        passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._tokens = min(self._burst, self._tokens + passed_s * self._per_second)
+        self._at_s = now_s
+        return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / self._per_second
+
+    def begin(self) -> None:
+        """Count a handshake that begins."""
+        self._tokens -= 1.0
+
+
 class Handshakes:
     """Handshakes of one listener. Create it inside a running loop."""
 
@@ -91,10 +112,11 @@ class Handshakes:
         others: Mapping[str, Admit] | None = None,
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
+        rate: HandshakeRate | None = None,
     ) -> None:
         """`admit` gets the name that `identify` returns for the client certificate. `others`: by ALPN protocol (RFC
         7301), which the certificates have to offer. `handshake_s`: time limit of a handshake, less while others wait.
-        `wrong_port`: see `TcpListener`."""
+        `wrong_port`: see `TcpListener`. `rate`: limit of handshakes that begin; None without one."""
         self.in_progress: dict[TlsTransport, tuple[str, float]] = {}
         """Handshakes in progress: remote address and start."""
         self.parked = PendingHandshakes()
@@ -114,6 +136,9 @@ class Handshakes:
         self._certified: set[TlsTransport] = set()
         """Connections with a client certificate; at most half of them are closed."""
         self._certified_max = CERTIFIED_MIN
+        self._rate = rate
+        self._later: asyncio.TimerHandle | None = None
+        """Timer until the rate allows the next one."""
         certificates.reviewers.append(self.review)
 
     def make(self) -> asyncio.Protocol:
@@ -125,6 +150,8 @@ class Handshakes:
         """Close all handshakes. Stop accepting connections before."""
         with contextlib.suppress(ValueError):  # already stopped
             self._certificates.reviewers.remove(self.review)
+        if self._later is not None:
+            self._later.cancel()
         parked, self.parked = self.parked, PendingHandshakes()
         parked.abort()
         for transport in list(self.in_progress):
@@ -211,15 +238,28 @@ class Handshakes:
     def _begin(self) -> None:
         """Start handshakes up to the limit, fairly by address, so that a stalled address delays only itself."""
         each_max = TLS_HANDSHAKES_MAX // ACCOUNT_SHARE_MAX
-        while len(self.in_progress) < TLS_HANDSHAKES_MAX:
+        while self.parked.count and len(self.in_progress) < TLS_HANDSHAKES_MAX and self._may_begin():
             found = self.parked.next(self._by_remote, each_max)
             if found is None:
                 return
             remote, transport = found
+            if self._rate is not None:
+                self._rate.begin()
             now = self._loop.time()
             self.in_progress[transport] = remote, now
             self._by_remote[remote] += 1
             transport.begin(self._certificates.context, now + self._handshake_s)
+
+    def _may_begin(self) -> bool:
+        """Return whether the rate allows a handshake now; else begin the next one when it does."""
+        wait_s = self._rate.wait_s(self._loop.time()) if self._rate is not None else 0.0
+        if wait_s and self._later is None:
+            self._later = self._loop.call_later(wait_s, self._begin_later)
+        return not wait_s
+
+    def _begin_later(self) -> None:
+        self._later = None
+        self._begin()
 
     def _close_stalled(self) -> None:
         """Close handshakes that take longer than over a slow link, while others wait."""

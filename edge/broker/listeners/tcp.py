@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.listening import Listening, listen
-from edge.broker.listeners.secure import Admit, Handshakes, Identify
+from edge.broker.listeners.secure import Admit, HandshakeRate, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.tracing import UNTRACED, Tracer
@@ -90,11 +90,12 @@ class TcpListener:
         handshake_s: float = HANDSHAKE_S,
         identify: Identify = subject_name,
         others: Mapping[str, Admit] | None = None,
+        rate: HandshakeRate | None = None,
     ) -> tuple[str, int]:
         """Listen, with TLS if there are certificates. Return the bound address (the kernel replaces port 0).
 
-        `handshake_s`: from accept to the end of the TLS handshake. `identify`, `others`: see `Handshakes`. Raises
-        ListenError.
+        `handshake_s`: from accept to the end of the TLS handshake. `identify`, `others`, `rate`: see `Handshakes`.
+        Raises ListenError.
         """
         make = self._accept
         if certificates is not None:
@@ -107,6 +108,7 @@ class TcpListener:
                 others=others,
                 wrong_port=self._wrong_port,
                 tracer=self._tracer,
+                rate=rate,
             )
             make = self._handshakes.make
         try:
@@ -115,10 +117,14 @@ class TcpListener:
             raise ListenError(f"{self.name}: cannot listen on {host}:{port}: {_reason(error)}") from error
         return self._listening.address
 
-    async def stop(self) -> None:
-        """Stop accepting and close every connection."""
+    def stop_accepting(self) -> None:
+        """Stop accepting; open connections stay. Idempotent."""
         if self._listening is not None:
             self._listening.close()
+
+    async def stop(self) -> None:
+        """Stop accepting and close every connection."""
+        self.stop_accepting()
         if self._handshakes is not None:
             await self._handshakes.stop()
         for driver in [*self.drivers, *self.refusing]:

@@ -78,6 +78,13 @@ class TestClose:
         assert pipe.at_server == [Closed(None)]
         assert pipe.client.closed
         assert pipe.server.closed
+
+    def test_info_of_a_close_is_read(self) -> None:
+        pipe = Pipe()
+        pipe.server.close(Condition("amqp:connection:forced", "going down", (("after-ms", "250"), ("at", "x"))))
+        pipe.turn()
+        (closed,) = pipe.at_client
+        assert closed.condition.info == (("after-ms", "250"), ("at", "x"))
         assert pipe.client.receive_eof(NOW) == []
         assert pipe.client.receive_eof(NOW) == []
 

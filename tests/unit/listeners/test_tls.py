@@ -175,18 +175,28 @@ class Owner:
 class Rig:
     """A TLS listener with echoing connections inside a test's loop."""
 
-    def __init__(self, issued: Issued, *, client_ca: str | None = None, handshake_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        issued: Issued,
+        *,
+        client_ca: str | None = None,
+        handshake_s: float = 10.0,
+        rate: secure.HandshakeRate | None = None,
+    ) -> None:
         self.identities: list[str | None] = []
         self.room = True
         self.listener = TcpListener("mqtts", self._driver)
         self.certificates = Certificates(
             TlsListener(certificate=issued.certificate, key=issued.key, client_ca=client_ca)
         )
+        self._rate = rate
         self._handshake_s = handshake_s
         self.port = 0
 
     async def __aenter__(self) -> Rig:
-        _, self.port = await self.listener.start("127.0.0.1", 0, self.certificates, handshake_s=self._handshake_s)
+        _, self.port = await self.listener.start(
+            "127.0.0.1", 0, self.certificates, handshake_s=self._handshake_s, rate=self._rate
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -324,6 +334,35 @@ class TestListener:
                     connection.close()
 
         asyncio.run(main())
+
+    def test_handshakes_begin_at_a_rate(self, authority: Authority, server: Issued) -> None:
+        """After the burst each waits for its turn; none is refused."""
+
+        async def main() -> None:
+            per_second, burst = 20.0, 2
+            async with Rig(server, rate=secure.HandshakeRate(per_second, burst)) as rig:
+                began = asyncio.get_running_loop().time()
+                opened = await asyncio.gather(*(rig.open(authority.context()) for _ in range(8)))
+                assert asyncio.get_running_loop().time() - began >= (8 - burst - 1) / per_second
+                for _, writer in opened:
+                    await closed(writer)
+                assert rig.listener.refused == 0
+
+        asyncio.run(main())
+
+    def test_rate_is_that_of_the_bucket(self) -> None:
+        rate = secure.HandshakeRate(200.0, burst=2)
+        for _ in range(2):
+            assert rate.wait_s(10.0) == 0.0
+            rate.begin()
+        assert rate.wait_s(10.0) == pytest.approx(1 / 200)
+        assert rate.wait_s(10.005) == 0.0
+        rate.begin()
+        assert rate.wait_s(10.005) > 0.0
+        assert rate.wait_s(1_000.0) == 0.0
+        for _ in range(2):
+            rate.begin()
+        assert rate.wait_s(1_000.0) > 0.0, "it saves no more than the burst"
 
     def test_occupied_port_is_reported(self, server: Issued) -> None:
         async def main() -> None:
