@@ -1,7 +1,8 @@
 """`waypost hub user add | list | remove`: users of a hub's tenants, for applications and persons.
 
-The commands write the credential file of a data directory, and a running hub follows within a second; or they use the
-console of a hub. Heavy modules are imported when a command runs, so that `--help` is fast.
+The commands write the registry that the configuration sets, else the credential file of the data directory, and a
+running hub follows within a second; or they use the console of a hub. Heavy modules are imported when a command runs,
+so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import quote
 import click
 
 from cloud.fleet.audited import audited, change_of
-from cloud.fleet.place import HubPlace, directory_options
+from cloud.fleet.place import HubPlace, directory_options, hub_of
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
@@ -23,8 +24,10 @@ from edge.output.terminal import say
 from edge.output.text import word
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from edge.broker.model.authorization import AccessRule
-    from edge.broker.security.credentials import CredentialFile
+    from edge.broker.security.credentials import CredentialStore
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ USERS: Final = Listing("user", "name", ("name", "role", "allow"), empty="no user
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The hub's configuration file, if it sets a registry: the audit is there.",
+    help="The hub's configuration file, if it sets a registry: users and audit are there.",
 )
 
 
@@ -94,7 +97,7 @@ def add(
         return
     password = _read_password() if password_stdin else generated_password()
 
-    def make(file: CredentialFile) -> None:
+    def make(file: CredentialStore) -> None:
         if name in file.load().users:
             step = f"waypost hub user remove {word(name)} {hub.quoted()}"
             raise CommandError(
@@ -102,7 +105,7 @@ def add(
             )
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
-    _with_file(hub.data, make)
+    _with_store(hub, make)
     change_of(_tenant_of(name))
     shown = {} if password_stdin else {"password": password}
     _print_added(name, rights.format_rights(rules), shown, as_json)
@@ -121,6 +124,7 @@ def _print_added(name: str, allow: list[str], shown: dict[str, str], as_json: Js
 
 @user.command("list")
 @directory_options
+@config_option
 @output_option("user")
 def list_users(hub: HubPlace, form: str) -> None:
     """List users and their rights. Passwords are not stored."""
@@ -131,7 +135,7 @@ def list_users(hub: HubPlace, form: str) -> None:
         there = hub.client.pages("users", "users")
         rows = [{"name": each["name"], "role": each.get("role"), "allow": each["allow"]} for each in there]
     else:
-        found = _with_file(hub.data, lambda file: file.load()).users
+        found = _with_store(hub, lambda store: store.load()).users
         rows = [
             {"name": name, "role": role_of(each.rules), "allow": rights.format_rights(each.rules)}
             for name, each in sorted(found.items())
@@ -156,13 +160,13 @@ def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
         _print_removed(name, as_json)
         return
 
-    def take(file: CredentialFile) -> None:
+    def take(file: CredentialStore) -> None:
         if not file.remove([name]):
             raise CommandError(
                 f"no user {name}", f"list the users: waypost hub user list {hub.quoted()}", error="user-not-found"
             )
 
-    _with_file(hub.data, take)
+    _with_store(hub, take)
     change_of(_tenant_of(name))
     _print_removed(name, as_json)
 
@@ -210,9 +214,13 @@ def _read_password() -> str:
     return password
 
 
-def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
+def _with_store(hub: HubPlace, use: Callable[[CredentialStore], T]) -> T:
+    """Use the users of a hub, where they are kept. Raises CommandError."""
+    from cloud.hub.data import WRITER
+    from cloud.hub.shared_users import MOVED
     from edge.broker.security.credentials import CredentialFile, CredentialsError
 
+    data = hub.data
     if not data.is_dir():
         raise CommandError(
             f"data directory {data} does not exist",
@@ -221,7 +229,35 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
             code=Exit.USAGE,
         )
     try:
+        if hub.config is not None and (data / WRITER).is_file() and (registry := _registry(hub)) is not None:
+            return _with_registry(registry, use)
+        if (data / MOVED).is_file() and hub.config is None:
+            raise CommandError(
+                f"the users of {data} are in its registry",
+                "give --config with the hub's configuration file",
+                error="wrong-usage",
+                code=Exit.USAGE,
+            )
         with CredentialFile.open(data) as file:
             return use(file)
     except CredentialsError as error:
         raise CommandError(str(error), error="users-not-changed") from None
+
+
+def _registry(hub: HubPlace) -> sa.URL | None:
+    """Return the registry that the configuration sets; None for the one in the data directory."""
+    with hub_of(hub) as (settings, _):
+        return settings.registry
+
+
+def _with_registry(registry: sa.URL, use: Callable[[CredentialStore], T]) -> T:
+    import contextlib
+
+    from cloud.hub.registry.users import RegistryUsers
+    from cloud.lake.faults import RegistryError
+
+    try:
+        with contextlib.closing(RegistryUsers(registry)) as users:
+            return use(users)
+    except RegistryError as error:
+        raise CommandError(str(error), error="registry-failed") from None

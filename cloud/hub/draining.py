@@ -1,6 +1,6 @@
 """Drain of a hub that stops while others serve: it closes its connections in slices, not all at once.
 
-Each slice first gets no more reads, so that what it has sent lands and is answered. Then it is closed with a hint when
+The hub first stops reading from each slice, so that what it has sent lands and is answered. Then it is closed with a hint when
 to connect again. A fleet so spreads over the drain, and over the time that the other hubs need for handshakes.
 """
 
@@ -28,7 +28,7 @@ class DrainedConnection(Protocol):
         ...
 
     def pause(self) -> None:
-        """Read no more."""
+        """Stop reading from it."""
         ...
 
     def close(self, reconnect_after_s: float) -> None:

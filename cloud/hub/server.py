@@ -72,6 +72,7 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
+from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.system_http import HubSystem, ends_at_in, ends_at_of, system_routes
 from cloud.hub.tenants_http import TenantsView, tenant_routes
@@ -147,10 +148,10 @@ class HubServer:
         """Admits or refuses connections."""
         self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space, configuration.tenants)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
-        self._users = self._follow_users() if self._gate.passwords else None
-        self._connections = Connections(self.acceptor)
         registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
         self._notices = ChangeNotices(registry)
+        self._users = self._follow_users() if self._gate.passwords else None
+        self._connections = Connections(self.acceptor)
         self._older_copy = OlderCopyNotice(configuration.data)
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
@@ -319,10 +320,14 @@ class HubServer:
         made = self.sources[RECEIPTS] = ReceiptService(self._committer, signer, _now_us)
         return made
 
-    def _follow_users(self) -> FollowedUsers:
-        """Read the users and follow their changes. Raises `HubError`."""
+    def _follow_users(self) -> FollowedUsers | SharedUsers:
+        """Read the users and follow their changes, in a configured registry or in the data directory. Raises
+        `HubError`."""
+        registry, data = self._configuration.registry, self._configuration.data
+        if registry is not None:
+            return SharedUsers(registry, data, self._take_users, self._notices.follow(NoticeTopic.USERS))
         try:
-            return FollowedUsers(self._configuration.data, self._take_users)
+            return FollowedUsers(data, self._take_users)
         except CredentialsError as error:
             raise HubError(str(error)) from error
 

@@ -31,6 +31,7 @@ from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, TENANT_USERS_MAX, USER_DOCU
 from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
 from cloud.hub.roles import UserRole, role_of, with_role
 from cloud.hub.scope import FLEET, Scope, scope_of
+from cloud.hub.shared_users import SharedUsers
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.preconditions import precondition_of, tag_of
@@ -40,9 +41,9 @@ from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import AccessRule, Grant, Operation, allowing_rule
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.credentials import (
-    CredentialFile,
     CredentialsError,
     CredentialSnapshot,
+    CredentialStore,
     CredentialUser,
     generated_password,
 )
@@ -66,8 +67,8 @@ _TEXT_CHARACTERS_MAX: Final = 100
 
 Rights = Annotated[list[str], msgspec.Meta(max_length=RULES_PER_USER_MAX)]
 """Rights as ``recv:plant/#``."""
-Change = Callable[[CredentialFile], object]
-"""Changes the credential file."""
+Change = Callable[[CredentialStore], object]
+"""Changes the users."""
 
 
 class HubUserDocument(msgspec.Struct, kw_only=True):
@@ -142,7 +143,7 @@ class HubCredentials(msgspec.Struct, kw_only=True):
     password: str
 
 
-def user_routes(users: FollowedUsers | None, gate: Authenticator, access: HttpAccess) -> list[HttpRoute]:
+def user_routes(users: FollowedUsers | SharedUsers | None, gate: Authenticator, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module. `users`: None where the hub has no users of its own."""
     api = _HubUsersApi(users, gate, access)
     return [
@@ -159,7 +160,7 @@ def user_routes(users: FollowedUsers | None, gate: Authenticator, access: HttpAc
 class _HubUsersApi:
     """Endpoints. Every method raises what `answered` translates."""
 
-    def __init__(self, users: FollowedUsers | None, gate: Authenticator, access: HttpAccess) -> None:
+    def __init__(self, users: FollowedUsers | SharedUsers | None, gate: Authenticator, access: HttpAccess) -> None:
         self._users = users
         self._gate = gate
         self._access = access
@@ -197,7 +198,7 @@ class _HubUsersApi:
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, wanted.name, rules)
 
-            def change(file: CredentialFile) -> None:
+            def change(file: CredentialStore) -> None:
                 if sum(tenant_of_user(each) == tenant for each in file.load().users) >= TENANT_USERS_MAX:
                     raise RequestRefused(
                         409, f"tenant {tenant} has {TENANT_USERS_MAX} users, the most that one may have: remove some"
@@ -217,7 +218,7 @@ class _HubUsersApi:
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, name, rules)
 
-            def change(file: CredentialFile) -> None:
+            def change(file: CredentialStore) -> None:
                 before = _changeable(file, name, grant)
                 condition.check(_tag_of(before))
                 note_change(request, before={"allow": format_rights(before.rules)})
@@ -232,7 +233,7 @@ class _HubUsersApi:
         note_change(request, after={"overlap_s": wanted.overlap_s})
         async with self._access.admitted(request) as (grant, _):
 
-            def change(file: CredentialFile) -> None:
+            def change(file: CredentialStore) -> None:
                 condition.check(_tag_of(_changeable(file, name, grant)))
                 rotate_secret(file, name, password, ends_at_s=time.time() + wanted.overlap_s)
 
@@ -254,7 +255,7 @@ class _HubUsersApi:
         name, condition = await self._name(request), precondition_of(request)
         async with self._access.admitted(request) as (grant, _):
 
-            def change(file: CredentialFile) -> None:
+            def change(file: CredentialStore) -> None:
                 before = _changeable(file, name, grant)
                 condition.check(_tag_of(before))
                 note_change(request, before={"allow": format_rights(before.rules)})
@@ -281,12 +282,12 @@ class _HubUsersApi:
         return str(name)
 
     async def _change(self, change: Change) -> None:
-        """Change the credential file on a thread, and apply it. Raises what `answered` translates."""
+        """Change the users on a thread, and apply it. Raises what `answered` translates."""
         if self._users is None:
             where = "the issuer of tokens has the users" if self._gate.tokens else "authentication is off"
             raise RequestRefused(409, f"this hub has no users of its own: {where}")
 
-        def changed(file: CredentialFile) -> CredentialSnapshot:
+        def changed(file: CredentialStore) -> CredentialSnapshot:
             change(file)
             return file.load()
 
@@ -352,7 +353,7 @@ def _require_rights(grant: Grant | None, name: str, rules: Sequence[AccessRule])
         raise RequestRefused(403, f"you have no right {missing}: ask an operator with manage:{FLEET}")
 
 
-def _changeable(file: CredentialFile, name: str, grant: Grant | None) -> CredentialUser:
+def _changeable(file: CredentialStore, name: str, grant: Grant | None) -> CredentialUser:
     """Return a user that this one may change. Raises `RequestRefused`, `UserNotFound`."""
     user = changeable_user(file, name)
     _require_rights(grant, name, user.rules)

@@ -364,6 +364,19 @@ deliveries = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("due_at", sa.BigInteger, nullable=False, index=True),
 )
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("document", sa.Text, nullable=False),
+)
+user_revisions = sa.Table(
+    "user_revisions",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("decoy", sa.LargeBinary, nullable=False),
+)
 views = sa.Table(
     "views",
     metadata,

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
 
@@ -176,6 +176,22 @@ class CredentialSnapshot(msgspec.Struct, frozen=True):
 
     users: Mapping[str, CredentialUser] = {}
     decoy_key: bytes = b""
+
+
+class CredentialStore(Protocol):
+    """Place where users are kept. Its methods raise CredentialsError."""
+
+    def load(self) -> CredentialSnapshot:
+        """Load all users."""
+        ...
+
+    def put(self, users: Iterable[CredentialUser], *, new: bool = False) -> None:
+        """Add or replace users, all or none; with `new` none of them may exist."""
+        ...
+
+    def remove(self, names: Iterable[str]) -> list[str]:
+        """Remove users; return the names that existed."""
+        ...
 
 
 class CredentialFile:

@@ -362,7 +362,7 @@ class TestListener:
         assert rate.wait_s(1_000.0) == 0.0
         for _ in range(2):
             rate.begin()
-        assert rate.wait_s(1_000.0) > 0.0, "it saves no more than the burst"
+        assert rate.wait_s(1_000.0) > 0.0, "it saves the burst at most"
 
     def test_occupied_port_is_reported(self, server: Issued) -> None:
         async def main() -> None:

@@ -1,0 +1,135 @@
+"""Users of the hubs of a registry, with their rights and the hashes of their secrets.
+
+For a thread of its own, and for commands of the CLI next to it. Every change raises the number of the users' revision,
+so a hub sees with one row whether it has to read them. A registry in a hub's own data directory has none: that hub
+keeps its users in a file (`edge.broker.security.credentials`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from cloud.hub.registry.notices import NoticeTopic, notify
+from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.schema import user_revisions, users
+from cloud.lake.faults import RegistryError
+from edge.broker.security.credentials import CredentialsError, CredentialSnapshot, CredentialUser
+from edge.broker.security.limits import USERS_MAX
+
+T = TypeVar("T")
+
+_ONLY: Final = 1
+"""Id of the only row of `user_revisions`."""
+_DECOY_BYTES: Final = 32
+
+
+class RegistryUsers:
+    """Users in the registry, for the thread that creates it: a `CredentialStore`. Every method is one transaction, and
+    raises `CredentialsError`."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Open the registry; create a missing one. Raises `RegistryError`."""
+        self._database = open_registry(url).database
+        self._loaded: dict[str, str] = {}
+        """Documents of users as they were read last."""
+
+    def close(self) -> None:
+        self._database.close()
+
+    def load(self) -> CredentialSnapshot:
+        return self.read()[0]
+
+    def read(self) -> tuple[CredentialSnapshot, int]:
+        """Return all users, and the number of their revision."""
+
+        def work(tx: sa.Connection) -> tuple[CredentialSnapshot, int]:
+            number, decoy = _revision(tx)
+            rows = tx.execute(sa.select(users.c.name, users.c.document).order_by(users.c.name))
+            documents.update({row.name: row.document for row in rows})
+            found = {name: msgspec.json.decode(text, type=CredentialUser) for name, text in documents.items()}
+            return CredentialSnapshot(found, decoy), number
+
+        documents: dict[str, str] = {}
+        found = self._run(work)
+        self._loaded = documents
+        return found
+
+    def revision(self) -> int:
+        """Return the number of the users' revision."""
+        return self._run(lambda tx: _revision(tx)[0])
+
+    def put(self, made: Iterable[CredentialUser], *, new: bool = False) -> None:
+        """Add users with `new`, else replace those that were read last. A user that was changed or removed since then
+        stays as it is, and none is replaced."""
+        documents = {user.name: msgspec.json.encode(user).decode() for user in made}
+
+        def work(tx: sa.Connection) -> None:
+            for name, document in documents.items():
+                there = tx.execute(sa.select(users.c.document).where(users.c.name == name)).scalar()
+                if new and there is not None:
+                    raise CredentialsError(f"user {name} exists already")
+                if not new and (there is None or there != self._loaded.get(name)):
+                    raise CredentialsError(f"user {name} was changed at the same time; look at it, and try again")
+                tx.execute(users.delete().where(users.c.name == name))
+                tx.execute(users.insert().values(name=name, document=document))
+            if (tx.execute(sa.select(sa.func.count()).select_from(users)).scalar() or 0) > USERS_MAX:
+                raise CredentialsError(f"there can be at most {USERS_MAX} users")
+            _raise_revision(tx)
+
+        self._run(work)
+
+    def remove(self, names: Iterable[str]) -> list[str]:
+        wanted = list(names)
+
+        def work(tx: sa.Connection) -> list[str]:
+            gone = [name for name in wanted if tx.execute(users.delete().where(users.c.name == name)).rowcount]
+            if gone:
+                _raise_revision(tx)
+            return gone
+
+        return self._run(work)
+
+    def add_missing(self, made: Iterable[CredentialUser]) -> list[str]:
+        """Add those of these users that are not there; return their names."""
+        documents = {user.name: msgspec.json.encode(user).decode() for user in made}
+
+        def work(tx: sa.Connection) -> list[str]:
+            there = set(tx.execute(sa.select(users.c.name)).scalars())
+            missing = sorted(documents.keys() - there)
+            if len(there) + len(missing) > USERS_MAX:
+                raise CredentialsError(f"there can be at most {USERS_MAX} users")
+            if missing:
+                tx.execute(users.insert(), [{"name": name, "document": documents[name]} for name in missing])
+                _raise_revision(tx)
+            return missing
+
+        return self._run(work)
+
+    def _run(self, work: Callable[[sa.Connection], T]) -> T:
+        try:
+            return self._database.transaction(work)
+        except RegistryError as error:
+            raise CredentialsError(str(error)) from error
+        except msgspec.MsgspecError as error:
+            raise CredentialsError(f"a user in the registry cannot be read: {error}") from error
+
+
+def _revision(tx: sa.Connection) -> tuple[int, bytes]:
+    """Return number of the revision and key of unknown users, which all hubs share; make them at first."""
+    row = tx.execute(sa.select(user_revisions.c.number, user_revisions.c.decoy)).first()
+    if row is not None:
+        return row.number, row.decoy
+    decoy = secrets.token_bytes(_DECOY_BYTES)
+    tx.execute(user_revisions.insert().values(id=_ONLY, number=0, decoy=decoy))
+    return 0, decoy
+
+
+def _raise_revision(tx: sa.Connection) -> None:
+    number, _ = _revision(tx)
+    tx.execute(user_revisions.update().values(number=number + 1))
+    notify(tx, NoticeTopic.USERS)
