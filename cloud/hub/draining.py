@@ -1,7 +1,7 @@
 """Drain of a hub that stops while others serve: it closes its connections in slices, not all at once.
 
-The hub first stops reading from each slice, so that what it has sent lands and is answered. Then it is closed with a hint when
-to connect again. A fleet so spreads over the drain, and over the time that the other hubs need for handshakes.
+The hub first stops reading from each slice, so that what it has sent lands and is answered. Then it closes the slice,
+with a hint when to connect again. So a fleet spreads over the drain, and over the handshakes of the other hubs.
 """
 
 from __future__ import annotations
