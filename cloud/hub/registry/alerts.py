@@ -27,6 +27,7 @@ from cloud.hub.registry.schema import (
     alerts,
     deliveries,
     gateways,
+    hubs,
     mutes,
     receivers,
     writers,
@@ -284,8 +285,8 @@ class Alerts:
     def clean_up(self, before_us: int, now_us: int, most: int) -> None:
         """Delete alerts that were resolved before a time or are more than `most`, and mutes that are over since
         then. Resolve those about hubs that have stopped, or have been gone, for `STOPPED_HUB_US`."""
-        silent = writers.c.state.in_((HubState.STOPPED.value, HubState.GONE.value))
-        stopped = sa.select(writers.c.id).where(silent, writers.c.seen_at < now_us - STOPPED_HUB_US)
+        silent = hubs.c.state.in_((HubState.STOPPED.value, HubState.GONE.value))
+        stopped = sa.select(hubs.c.id).where(silent, hubs.c.seen_at < now_us - STOPPED_HUB_US)
         left = (alerts.c.resolved_at.is_(None), alerts.c.tenant == "", alerts.c.hub.in_(stopped))
 
         def work(tx: sa.Connection) -> None:
@@ -508,7 +509,7 @@ def _is_owned(hub: str, shared: Collection[str]) -> sa.ColumnElement[bool]:
     """Return the condition that an alert is of a hub, or of all hubs of its lake. A hub that replaced one which ran
     before hubs wrote that they are there has its alerts."""
     common = (alerts.c.tenant != "") | alerts.c.rule.in_(shared)
-    older = alerts.c.hub.in_(sa.select(writers.c.id).where(writers.c.seen_at.is_(None)))
+    older = alerts.c.hub.not_in(sa.select(hubs.c.id))
     return (alerts.c.hub == hub) | (_of_lake(alerts.c.hub, hub) & (common | older))
 
 

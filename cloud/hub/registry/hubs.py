@@ -1,8 +1,8 @@
 """Hubs of a registry: which there are, what they run, and which gateways are connected to each.
 
-For a thread of its own. A hub writes at intervals that it is there. That time serves display and housekeeping only:
-nothing about landings depends on it (``cloud/decisions/0011-takeover-settles.md``). Times are UTC microseconds since
-1970, by the clock of the hub that wrote them.
+For a thread of its own. A hub writes at intervals that it is there, in a table that no landing reads. That time serves
+display and housekeeping only: nothing about landings depends on it (``cloud/decisions/0011-takeover-settles.md``).
+Times are UTC microseconds since 1970, by the clock of the hub that wrote them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import RECORD, GatewayRecord
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
-from cloud.hub.registry.schema import gateways, schema_version, writers
+from cloud.hub.registry.schema import gateways, hubs, schema_version
 
 
 class HubState(enum.Enum):
@@ -43,7 +44,7 @@ class HubRecord(NamedTuple):
     connections: int
 
 
-_HUB = [writers.c[name] for name in HubRecord._fields]
+_HUB = [hubs.c[name] for name in HubRecord._fields]
 
 
 class Hubs:
@@ -54,19 +55,23 @@ class Hubs:
         """Open the registry; create a missing one. `hub`: writer id of this hub."""
         self._hub = hub
         self._database = open_registry(url).database
+        self._reading = Database(url, reading=True)
+        """Reads all gateways, and would conflict with each landing otherwise."""
 
     def close(self) -> None:
+        self._reading.close()
         self._database.close()
 
     def write(self, record: HubRecord) -> bool:
         """Write that this hub is there. Return whether another one has counted its gateways as disconnected."""
-        mine = writers.c.id == self._hub
-        values = record._asdict()
-        del values["id"]
+        mine = hubs.c.id == self._hub
 
         def work(tx: sa.Connection) -> bool:
-            before = tx.execute(sa.select(writers.c.state).where(mine)).scalar()
-            tx.execute(writers.update().where(mine).values(**values))
+            before = tx.execute(sa.select(hubs.c.state).where(mine)).scalar()
+            if before is None:
+                tx.execute(hubs.insert().values(**record._asdict()))
+            else:
+                tx.execute(hubs.update().where(mine).values(**record._asdict()))
             return bool(before == HubState.GONE.value)
 
         return self._database.transaction(work)
@@ -75,7 +80,7 @@ class Hubs:
         """Write that this hub has stopped, and that its gateways are disconnected."""
 
         def work(tx: sa.Connection) -> None:
-            tx.execute(writers.update().where(writers.c.id == self._hub).values(state=HubState.STOPPED.value))
+            tx.execute(hubs.update().where(hubs.c.id == self._hub).values(state=HubState.STOPPED.value))
             _disconnect(tx, self._hub)
 
         self._database.transaction(work)
@@ -85,30 +90,30 @@ class Hubs:
 
         A hub that was only suspended learns it from `write`, and writes its connections again.
         """
-        silent = (writers.c.id == hub, writers.c.seen_at == seen_at)
+        silent = (hubs.c.id == hub, hubs.c.seen_at == seen_at)
         states = [HubState.SERVING.value, HubState.DRAINING.value]
 
         def work(tx: sa.Connection) -> int:
-            changed = writers.update().where(*silent, writers.c.state.in_(states)).values(state=HubState.GONE.value)
+            changed = hubs.update().where(*silent, hubs.c.state.in_(states)).values(state=HubState.GONE.value)
             return _disconnect(tx, hub) if tx.execute(changed).rowcount else 0
 
         return self._database.transaction(work)
 
     def hubs(self) -> list[HubRecord]:
         """Return the hubs that have written that they are there, by name."""
-        query = sa.select(*_HUB).where(writers.c.seen_at.is_not(None)).order_by(writers.c.name, writers.c.id)
-        return [HubRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+        query = sa.select(*_HUB).order_by(hubs.c.name, hubs.c.id)
+        return [HubRecord(*row) for row in self._reading.transaction(lambda tx: tx.execute(query).all())]
 
     def schema(self) -> int:
         """Return the schema version of the registry; 0 if it has none any more."""
         query = sa.select(schema_version.c.version)
-        return self._database.transaction(lambda tx: tx.execute(query).scalar()) or 0
+        return self._reading.transaction(lambda tx: tx.execute(query).scalar()) or 0
 
     def gateways_elsewhere(self) -> list[GatewayRecord]:
         """Return the known gateways with their last connection to another hub."""
         elsewhere = (gateways.c.forgotten_at.is_(None), gateways.c.writer != self._hub)
         query = sa.select(*RECORD).where(*elsewhere)
-        return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+        return [GatewayRecord(*row) for row in self._reading.transaction(lambda tx: tx.execute(query).all())]
 
 
 def _disconnect(tx: sa.Connection, hub: str) -> int:

@@ -52,12 +52,17 @@ writers = sa.Table(
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("starts", sa.BigInteger, nullable=False),
     sa.Column("lake", sa.String(64), nullable=True),
-    sa.Column("name", sa.String(255), nullable=True),
-    sa.Column("version", sa.String(64), nullable=True),
-    sa.Column("state", sa.String(16), nullable=True),
-    sa.Column("started_at", sa.BigInteger, nullable=True),
-    sa.Column("seen_at", sa.BigInteger, nullable=True),
-    sa.Column("connections", sa.BigInteger, nullable=True),
+)
+hubs = sa.Table(
+    "hubs",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),
+    sa.Column("connections", sa.BigInteger, nullable=False),
 )
 tenants = sa.Table(
     "tenants",

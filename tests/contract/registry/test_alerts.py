@@ -6,6 +6,7 @@ The time is the one that the service is given; nothing sleeps.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections import Counter
@@ -26,6 +27,7 @@ from cloud.hub.groups import GatewaySession, Presence
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, Alerts, MuteRecord, ReceiverRecord, RuleSettings
 from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.registry.hubs import HubRecord, Hubs
 from edge.health.problems import HealthProblem, Severity
 from tests.contract.registry.conftest import HERE, THERE, Place
 from tests.support.notified import MailServer, WebhookServer
@@ -372,7 +374,10 @@ class TestTwoHubs:
     def run_with_second(self, place: Place, folder: Path, story: Callable[[World, World], Awaitable[None]]) -> None:
         for identifier in (HERE, THERE):
             place.open(identifier)
-        place.execute("UPDATE writers SET lake = 'shared', seen_at = 1, state = 'serving'")
+        place.execute("UPDATE writers SET lake = 'shared'")
+        for identifier in (HERE, THERE):
+            with contextlib.closing(Hubs(place.url, identifier)) as hubs:
+                hubs.write(HubRecord(identifier, identifier[:1], "1", "serving", 1, 1, 0))
         worlds = World(place, folder), World(place, folder, THERE)
 
         async def main() -> None:
@@ -444,7 +449,7 @@ class TestTwoHubs:
             for _ in range(3):
                 await there.after(MINUTE)
             assert [each.hub for each in here.all("open")] == [THERE]
-            place.execute("UPDATE writers SET state = 'stopped' WHERE id = :id", id=THERE)
+            place.execute("UPDATE hubs SET state = 'stopped' WHERE id = :id", id=THERE)
             await here.after()
             assert [(each.state, each.outcome) for each in here.all()] == [("resolved", "its hub has stopped")]
 
