@@ -191,18 +191,15 @@ class HubServer:
         )
         hint = self._notices.follow(NoticeTopic.LABELS)
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
-        self._availability = HubAvailability(
-            registry,
-            self._id,
-            self._fleet,
-            self._committer,
-            self._connections,
-            hint=self._notices.follow(NoticeTopic.CONNECTIONS),
-            clock=loop.time,
-            now_us=_now_us,
-        )
+        self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit = HubAudit(registry, time.time)
+
+    def _make_availability(self, registry: sa.URL) -> HubAvailability:
+        """Make the state of this hub for orchestrators and other hubs."""
+        hint, clock = self._notices.follow(NoticeTopic.CONNECTIONS), asyncio.get_running_loop().time
+        parts = (self._fleet, self._committer, self._connections)
+        return HubAvailability(registry, self._id, *parts, hint=hint, clock=clock, now_us=_now_us)
 
     def _make_alerts(self, registry: sa.URL) -> HubAlerts:
         """Make the alert service."""
