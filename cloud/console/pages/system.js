@@ -10,6 +10,8 @@ const NEAR = 0.8;
 const SOON_DAYS = 30;
 const NAMES = { authority: "authority, which signs the gateways' certificates", server: "server, for pages and gateways" };
 
+const TONES = { serving: "good", draining: "warn", gone: "bad" };
+
 export function System({ figures: status }) {
   const fleet = Boolean(status?.landing);
   const { found, error, load } = useRead(fleet ? "/api/v1/system" : "");
@@ -27,6 +29,7 @@ export function System({ figures: status }) {
     ]} /><//>
     ${found && html`<${Limits} system=${found} />`}
     ${found && html`<${Certificates} ends=${found.certificates} />`}
+    ${found && found.hubs.length > 1 && html`<${Hubs} hubs=${found.hubs} />`}
     ${fleet && html`<${Landing} landing=${status.landing} />`}
     <${Panel} title="For programs" span=${6}><p><a href="/api/v1/status">Status as JSON</a> · <a href="/metrics">Metrics for Prometheus</a> · <a href=${address("audit")}>who changed what</a></p><//>
   </div>`;
@@ -55,6 +58,13 @@ function Certificates({ ends }) {
     one.ends_at === null ? html`<span class="bad-t">cannot be read</span>` : html`<${Pill} tone=${one.days < 0 ? "bad" : one.days < SOON_DAYS ? "warn" : "good"}>${one.days < 0 ? "ended" : counted(one.days, "day")}<//> ${dateOf(one.ends_at).toISOString().slice(0, 10)}`,
   ])} />`}
     <p class="soft small">The hub renews the certificate of its own server. Gateways trust the authority: keep a copy of it off this machine.</p><//>`;
+}
+
+function Hubs({ hubs }) {
+  return html`<${Panel} title="Hubs of this registry" span=${6}><${Pairs} pairs=${hubs.map((hub) => [
+    plain(hub.name),
+    html`<${Pill} tone=${TONES[hub.state] ?? "idle"}>${plain(hub.state)}<//> ${counted(hub.gateways, "gateway")}, ${counted(hub.connections, "connection")}, version ${plain(hub.version)}, seen <${Time} at=${hub.seen_at} relative />`,
+  ])} /><//>`;
 }
 
 function Landing({ landing }) {

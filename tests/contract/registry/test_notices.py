@@ -12,14 +12,21 @@ import sqlalchemy as sa
 
 from cloud.hub.commands.service import Draft
 from cloud.hub.enrolment.limits import REVOCATIONS_CHECK_INTERVAL_S
+from cloud.hub.groups import Presence
 from cloud.hub.labels import parse_changes
 from cloud.hub.limits import CONFIGURATIONS_CHECK_INTERVAL_S
 from cloud.hub.registry import labels
 from cloud.hub.registry.commands import CommandNews, Commands, CommandState
+from cloud.hub.registry.configurations import Configurations, WantedConfiguration
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.enrolments import CertificateRecord, Enrolments
 from cloud.hub.registry.location import parse
 from cloud.hub.registry.notices import CHANNEL, ChangeHint, ChangeNotices, NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.registry import Registry
+from cloud.hub.registry.schema import gateways, tenants
+from cloud.hub.registry.users import RegistryUsers
+from edge.broker.security.credentials import new_user
 from tests.contract.registry.conftest import Place
 from tests.support.loop_wait import until
 from tests.support.postgres import Postgres
@@ -136,6 +143,75 @@ def test_commands_and_receipts_are_announced(server_url: sa.URL) -> None:
             await woken(sent)
             await asyncio.to_thread(receive, identifier)
             await woken(received)
+        finally:
+            await notices.stop()
+
+    asyncio.run(main())
+
+
+def present(tx: sa.Connection) -> None:
+    """Add a tenant with a gateway."""
+    tx.execute(tenants.insert().values(name="acme", created_at=1))
+    times = {"first_seen": 1, "last_seen": 1}
+    row = {"tenant": "acme", "name": "hall", **times, "connected": False, "remote": "-", "generation": 1, "landed": 0}
+    tx.execute(gateways.insert().values(**row))
+
+
+def revoke(url: sa.URL) -> None:
+    with contextlib.closing(Enrolments(url)) as enrolments:
+        seen = CertificateRecord("1f", "acme", "hall", b"", 0, 1 << 60, None, "")
+        enrolments.add_certificates([seen])
+        assert enrolments.revoke("acme", "hall", 5) == 1
+
+
+def forget(url: sa.URL) -> None:
+    with contextlib.closing(Enrolments(url)) as enrolments:
+        enrolments.forget("acme", "hall", 5)
+
+
+def configure(url: sa.URL) -> None:
+    with contextlib.closing(open_registry(url).database) as database:
+        wanted = WantedConfiguration("acme", "hall", [], confirm_s=60.0, restart=False, made_by="ann", note="")
+        Configurations(database).set_wanted([wanted], 5, lambda _content: "signed")
+
+
+def label(url: sa.URL) -> None:
+    with contextlib.closing(Database(url)) as database:
+        database.transaction(lambda tx: labels.put(tx, "acme", "hall", parse_changes(["site=lyon"])))
+
+
+def connect(url: sa.URL) -> None:
+    registry = Registry(url, "a" * 32)
+    registry.directory.presence({("acme", "hall"): Presence("-", connected=True, at_us=5, connects=1)})
+    registry.close()
+
+
+def add_user(url: sa.URL) -> None:
+    with contextlib.closing(RegistryUsers(url)) as users:
+        users.put([new_user("ann@acme")], new=True)
+
+
+ACTS: Final[dict[Callable[[sa.URL], None], NoticeTopic]] = {
+    revoke: NoticeTopic.REVOCATIONS,
+    forget: NoticeTopic.REVOCATIONS,
+    configure: NoticeTopic.CONFIGURATIONS,
+    label: NoticeTopic.LABELS,
+    connect: NoticeTopic.CONNECTIONS,
+    add_user: NoticeTopic.USERS,
+}
+
+
+@pytest.mark.parametrize("act", list(ACTS), ids=lambda act: act.__name__)
+def test_act_of_another_hub_is_announced(server_url: sa.URL, act: Callable[[sa.URL], None]) -> None:
+    async def main() -> None:
+        await in_registry(server_url, present)
+        notices = ChangeNotices(server_url)
+        hint = notices.follow(ACTS[act])
+        notices.start()
+        try:
+            await woken(hint)
+            await asyncio.to_thread(act, server_url)
+            await woken(hint)
         finally:
             await notices.stop()
 

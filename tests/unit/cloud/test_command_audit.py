@@ -94,7 +94,7 @@ def test_command(data: Path) -> None:
 def test_alert_of_a_tenant_and_of_the_hub(data: Path, tenant: str) -> None:
     record = AlertRecord("a1", "h", "GatewayAway", "warning", tenant, "", "", "", "away", "look", NOW_US, NOW_US, 1)
     with contextlib.closing(Alerts(sqlite_url(data / "registry.db"))) as alerts:
-        alerts.apply("h", AlertChanges(opened=[record]), NOW_US, 9)
+        alerts.apply("h", AlertChanges(opened=[record]), NOW_US, 9, 0)
     assert line_of(data, "alert", "ack", "a1") == ("alert.acknowledge", "a1", tenant)
 
 
