@@ -61,7 +61,7 @@ class ReceiptOutcome(enum.Enum):
     LANDED = "landed"
     """The lake has it."""
     DROPPED = "dropped"
-    """It was discarded: the loss ledger of the lake has it."""
+    """The gateway discarded it, and the loss ledger of the lake lists it."""
 
 
 class MessageSpan(msgspec.Struct, frozen=True):

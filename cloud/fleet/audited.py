@@ -33,7 +33,7 @@ def audited(action: str, *subject: str) -> Callable[[F], F]:
             hub = places[0] if places else HubPlace(given["data"], given["config"])
             try:
                 result = function(*places, **given)
-            except (SystemExit, click.exceptions.Exit):  # its exit code tells the outcome of a change that was made
+            except (SystemExit, click.exceptions.Exit):  # a change was made; the exit code reports its outcome
                 _record(hub, action, subject, given)
                 raise
             _record(hub, action, subject, given)

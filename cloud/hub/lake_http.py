@@ -65,7 +65,7 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def _missing(error: ReadTableMissing) -> Response:
-    """Return no rows: analytics have not run, which is no error, and the page says so."""
+    """Return no rows: analytics have not run. This is not an error, and the page says so."""
     return json_response({**_NO_ROWS, "missing": str(error)})
 
 

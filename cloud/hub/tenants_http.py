@@ -60,7 +60,7 @@ class TenantDocument(msgspec.Struct, kw_only=True):
     rate: list[int]
     """Messages landed in each of the last 60 seconds."""
     own_quota: bool
-    """It has limits of its own in the hub's configuration."""
+    """True if the hub's configuration has limits for this tenant alone."""
     quota: list[QuotaUse]
     trouble: str | None
     """Reason why its applications cannot connect; null if they can."""

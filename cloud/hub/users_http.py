@@ -333,7 +333,7 @@ def _may_manage(grant: Grant | None) -> bool:
 
 def _missing_right(grant: Grant | None, name: str, rules: Sequence[AccessRule]) -> str | None:
     """Return a right of the named user among these that the grant lacks; None if it has them all, or may manage the
-    whole fleet. ``%u`` stands for the names of two users, so it is replaced; a client chooses its ``%c``."""
+    whole fleet. ``%u`` means a different name for each of two users, so it is replaced; a client chooses its ``%c``."""
     if grant is None or grant.may(Operation.MANAGE, FLEET):
         return None
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Live values for a Tab: names of clients, addresses, users, gateways and contexts, asked for within 300 ms.
+"""Live values for a Tab: names of clients, addresses, users, gateways and contexts, within 300 ms.
 
 When the node is away, not signed in to, or too slow, there are no values: a Tab never shows an error.
 """

@@ -23,11 +23,11 @@ SECRET_BYTES_MAX: Final = 100_000
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--user", metavar="NAME", help="User to sign in as.  [default: asked for]")
+@click.option("--user", metavar="NAME", help="User to sign in as.  [default: prompt]")
 @click.option(
     "--password-file",
     type=click.File("r"),
-    help="Read the password from the first line of a file; - is standard input.  [default: asked for]",
+    help="Read the password from the first line of a file; - is standard input.  [default: prompt]",
 )
 @click.option(
     "--ca",

@@ -66,7 +66,7 @@ def _find(first: str, *, required: bool) -> str | None:
 def find_data(first: str, context: click.Context | None, *, required: bool) -> str | None:
     """Return the data directory of the variable, of the context in use, or of the only node that runs here.
 
-    An address on the command line comes before all of them: there is none then. Raises CommandError.
+    An address on the command line replaces all of them, and the result is None. Raises CommandError.
     """
     from edge.appliance import here  # noqa: PLC0415 - only for a command without --data
 

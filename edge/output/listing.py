@@ -1,4 +1,4 @@
-"""Output of commands in the form that `-o` or `--json` asks for.
+"""Output of commands in the form that `-o` or `--json` selects.
 
 Documents have one envelope, `{"schema": 1, "kind": …, "items": […]}` (`edge.output.document.envelope`). The kind of a
 command is stated at its option, so the reference has it too.

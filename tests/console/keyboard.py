@@ -31,7 +31,7 @@ def unreached(page: Page) -> list[str]:
     if wanted > PRESSES_MAX:
         return [f"{wanted} places"]
     left: list[str] = []
-    for _ in range(3):  # a list that was loaded again meanwhile has new places
+    for _ in range(3):  # a list that was reloaded in the meantime has new places
         for _ in range(wanted + 2):
             page.keyboard.press("Tab")
         left = page.evaluate("walk.left()")

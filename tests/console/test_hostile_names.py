@@ -42,7 +42,7 @@ WITHOUT: Final = {
         "system": "counts, no names",
         "addresses?new=1": "a form",
         "addresses/plant%2Ftemp": "one name, which is usual",
-        "devices?follow=pump7": "a trace that has not begun",
+        "devices?follow=pump7": "a trace that has not started",
         "devices?show=silent": "no device is silent yet",
         "messages?show=try": "a form",
         "messages?show=browse": "a form",

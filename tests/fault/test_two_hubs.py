@@ -1,4 +1,4 @@
-"""Two hubs on one registry and one lake: a gateway moves from a hub that is killed or stands still to the other one.
+"""Two hubs on one registry and one lake: a gateway moves from a hub that is killed or suspended to the other one.
 
 The messages of an unfinished landing are in the lake once, and no gateway waits for the failed hub.
 """

@@ -182,13 +182,13 @@ def _within(read: _Read, tenant: str | None) -> Iterable[Any]:
 
 
 def _last_before(tx: sa.Connection, until: int) -> int:
-    """Return the highest number of a line before a time; 0 if there is none."""
+    """Return the highest number of a line before a time, or 0."""
     latest = sa.select(audit.c.number).where(audit.c.at < until).order_by(audit.c.at.desc()).limit(AUDIT_CLOCK_LINES)
     return tx.execute(sa.select(sa.func.max(latest.subquery().c.number))).scalar() or 0
 
 
 def _first_since(tx: sa.Connection, since: int) -> int:
-    """Return the lowest number of a line from a time on; `_NUMBER_MAX` if there is none."""
+    """Return the lowest number of a line from a time on, or `_NUMBER_MAX`."""
     earliest = sa.select(audit.c.number).where(audit.c.at >= since).order_by(audit.c.at).limit(AUDIT_CLOCK_LINES)
     return tx.execute(sa.select(sa.func.min(earliest.subquery().c.number))).scalar() or _NUMBER_MAX
 

@@ -1,7 +1,7 @@
 """Pages of the messages that an address keeps, without consuming them.
 
 A queue shows the messages that no consumer has accepted, a topic those that its log still has. A page looks at a
-limited number of messages; with a filter it may have fewer than were asked for, and its `next` continues the search.
+limited number of messages; with a filter it may have fewer than requested, and its `next` continues the search.
 """
 
 from __future__ import annotations

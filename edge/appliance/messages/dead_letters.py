@@ -167,7 +167,7 @@ class DeadLetterService:
         self._store = store
         self._clock = clock
         self._indexes: dict[int, DeadLetterIndex] = {}
-        """By log, least recently used first."""
+        """Indexes by log, least recently used first."""
         self._acting = asyncio.Lock()
 
     async def groups(self) -> DeadLetterList:
@@ -284,7 +284,7 @@ class DeadLetterService:
                     for part in taken:
                         act(transfer, part)
                     if not taken:
-                        reasons["a consumer has them, or has taken them meanwhile"] = None
+                        reasons["a consumer has them, or took them in the meantime"] = None
                 if looked == STEP_MESSAGES_MAX or size >= STEP_BYTES_MAX:
                     break
             if not selection.dry_run:
@@ -327,7 +327,7 @@ class DeadLetterService:
         """Return the index of a queue and the positions of a selection. Raises RequestRefused."""
         index = self._index(selection.queue) if selection.queue in self.queues() else None
         if index is None:
-            known = ", ".join(self.queues()[:10]) or "there is none"
+            known = ", ".join(self.queues()[:10]) or "no address has any"
             raise RequestRefused(404, f"{selection.queue[:100]} is not a dead letter address with messages: {known}")
         await index.update(time.monotonic() + UPDATE_S)
         keys = [

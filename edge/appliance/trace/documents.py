@@ -30,7 +30,7 @@ class TraceLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     failed: bool = False
     """True if something was refused or lost."""
     payload: str = ""
-    """Begin of the message; empty unless the trace asks for payloads."""
+    """Begin of the message; empty unless the trace includes payloads."""
     count: int = 0
     """Connections that match, of the first event; else messages of an outcome, or events that are not shown."""
 

@@ -137,7 +137,7 @@ class DeadLettering:
         self._count += last - first + 1
 
     def keep(self, first: int, last: int) -> bool:
-        """Count messages no longer that were lent and stay. Return False if the cursor was deleted meanwhile."""
+        """Stop counting lent messages that stay. Return False if the cursor was deleted in the meantime."""
         self._leaving.remove(first, last)
         self._count -= last - first + 1
         return not self._closed

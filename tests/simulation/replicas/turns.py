@@ -1,7 +1,7 @@
 """Threads of which one runs at a time: the seed decides at each step which one continues.
 
 A *step* is the time between two operations on something that the threads share. A thread that is never chosen again
-stands still, as a stopped process does.
+stalls, as a stopped process does.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Replica:
     def __init__(self, number: int, world: World) -> None:
         self.number = number
         self.still = False
-        """It stands still: it is never chosen."""
+        """True if it is suspended, and never chosen."""
         self.turn: Turn | None = None
         self._world = world
         self._starts = 0

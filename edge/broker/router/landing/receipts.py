@@ -338,7 +338,7 @@ class LandingReceipts(Origin):
         self._request()
 
     def _take(self, exchange: ReceiptExchange, answer: ReceiptAnswer) -> None:
-        """Publish receipts for the messages of a hub's statements that it was asked for."""
+        """Publish receipts for the messages of those statements that were requested from the hub."""
         for signed in answer.statements:
             try:
                 statement = statement_of(signed)
@@ -346,7 +346,7 @@ class LandingReceipts(Origin):
                 log.error("the hub sent a statement that cannot be used: %s", error)  # noqa: TRY400
                 continue
             if statement.gateway != exchange.gateway or not exchange.was_asked(statement):
-                log.warning("%s: the hub sent a statement that it was not asked for", exchange.name)
+                log.warning("%s: the hub sent a statement that was not requested", exchange.name)
                 continue
             complete = with_certificate(signed, answer.certificate)
             for number in self.awaited.within(statement.address, statement.first, statement.last):
