@@ -182,11 +182,12 @@ def test_analyst_finds_an_unusual_value_and_shares_the_chart(browser: Browser, a
 
 def test_alert_is_muted_with_a_reason(browser: Browser, analysed: Waypost, tmp_path: Path) -> None:
     """Three clicks: the alert, Mute, and Mute below the reason."""
-    rule = "/api/v1/alert-rules/WaypostUplinkAway"
-    assert ask(analysed, "PATCH", rule, b'{"for_s": 0}').status == HTTPStatus.OK
     options = ("--hub", f"amqp://127.0.0.1:{analysed.port('amqp')}", "--gateway", "hall", "--forward", "plant/#")
     with edge(tmp_path, "gw", *options):
         wait_until(lambda: status(analysed)["gateways"]["connected"] == 1, timeout_s=60, what="it is connected")
+    wait_until(lambda: status(analysed)["gateways"]["connected"] == 0, timeout_s=60, what="it is gone")
+    rule = "/api/v1/alert-rules/WaypostUplinkAway"
+    assert ask(analysed, "PATCH", rule, b'{"for_s": 0}').status == HTTPStatus.OK
     with visiting(browser, base_of(analysed)) as visit:
         page, clicks = visit.page, Clicks(visit)
         visit.open("#/alerts")

@@ -245,7 +245,7 @@ class _AlertApi:
         def check(present: RuleSettings | None) -> None:
             condition.check(tag_of(present))
 
-        await self._alerts.ask(lambda registry: registry.set_rule(settings, check))
+        await self._alerts.change(lambda registry: registry.set_rule(settings, check))
         return json_response(next(each for each in await self._rules() if each.rule == name))
 
     # --- mutes --------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class _AlertApi:
             made_by=by,
         )
         note_change(request, subject=made.id, tenant=tenant, after=mute_document(made))
-        if not await self._alerts.ask(lambda registry: registry.mute(made, MUTES_MAX)):
+        if not await self._alerts.change(lambda registry: registry.mute(made, MUTES_MAX)):
             raise RequestRefused(409, f"{MUTES_MAX} mutes are in effect: end some, or use wider ones")
         return json_response(mute_document(made), 201)
 
@@ -289,7 +289,7 @@ class _AlertApi:
         if mine is None:
             raise RequestRefused(404, f"no mute {identifier[:64]} is in effect", code="mute-not-found")
         note_change(request, tenant=mine.tenant, before=mute_document(mine))
-        await self._alerts.ask(lambda registry: registry.unmute(identifier, now_us))
+        await self._alerts.change(lambda registry: registry.unmute(identifier, now_us))
         return json_response(mute_document(mine._replace(until=now_us)))
 
     # --- receivers ----------------------------------------------------------------------------------------------------

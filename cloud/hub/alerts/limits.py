@@ -7,6 +7,9 @@ from typing import Final
 EVALUATION_INTERVAL_S: Final = 10.0
 """Interval of evaluating the rules, as Prometheus' usual one is 15 s to 60 s; 10 000 gateways take 60 ms of it."""
 
+EVALUATION_PAUSE_S: Final = 1.0
+"""Pause before the rules are evaluated again for changes, which come in bursts from a script."""
+
 HISTORY_KEPT_S: Final = 90 * 86_400
 """Time that resolved alerts are kept: a quarter, for reviews."""
 

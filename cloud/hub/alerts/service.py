@@ -26,6 +26,7 @@ from cloud.hub.alerts.limits import (
     DELIVERIES_MAX,
     DELIVERY_S_MAX,
     EVALUATION_INTERVAL_S,
+    EVALUATION_PAUSE_S,
     HISTORY_KEPT_S,
     HISTORY_MAX,
     RETRIED_S_MAX,
@@ -114,6 +115,8 @@ class HubAlerts:
         """Time of the last ping, by receiver."""
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set when rules or mutes changed after an evaluation."""
 
     @property
     def trouble(self) -> str | None:
@@ -128,8 +131,8 @@ class HubAlerts:
         """Start to evaluate and deliver."""
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._repeat("rules are not evaluated", self.evaluate, asyncio.Event())),
-            loop.create_task(self._repeat("receivers are not notified", self.deliver, self._wake)),
+            loop.create_task(self._repeat("rules are not evaluated", self.evaluate, self._changed, EVALUATION_PAUSE_S)),
+            loop.create_task(self._repeat("receivers are not notified", self.deliver, self._wake, 0.0)),
         ]
 
     async def close(self) -> None:
@@ -155,6 +158,13 @@ class HubAlerts:
         if registry is None:
             raise AlertsNotReady("the hub is starting or stopping; try again in some seconds")
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+
+    async def change(self, work: Callable[[Alerts], T]) -> T:
+        """Change rules or mutes on the registry's thread, and evaluate the rules soon. Raises as `ask` does."""
+        try:
+            return await self.ask(work)
+        finally:
+            self._changed.set()
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
@@ -269,8 +279,10 @@ class HubAlerts:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    async def _repeat(self, effect: str, work: Callable[[], Awaitable[None]], wake: asyncio.Event) -> None:
-        """Repeat in intervals, and earlier when woken. `effect`: that of a failure."""
+    async def _repeat(
+        self, effect: str, work: Callable[[], Awaitable[None]], wake: asyncio.Event, pause_s: float
+    ) -> None:
+        """Repeat in intervals, and when woken, after a pause. `effect`: that of a failure."""
         while True:
             wake.clear()
             try:
@@ -282,8 +294,9 @@ class HubAlerts:
                 self._failed(effect, f"internal error: {type(error).__name__}")
             else:
                 self._troubles.pop(effect, None)
+            await asyncio.sleep(pause_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EVALUATION_INTERVAL_S):
+                async with asyncio.timeout(EVALUATION_INTERVAL_S - pause_s):
                     await wake.wait()
 
     def _failed(self, effect: str, why: str) -> None:
