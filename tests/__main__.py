@@ -17,6 +17,11 @@ EXTENDED = "extended"
 """Marker of tests that `./waypost test` leaves out."""
 
 
+def workers_for(processors: int) -> int:
+    """Return the number of workers: one more than processors, as many tests wait for processes and time-outs."""
+    return processors + 1
+
+
 def arguments_of(words: Sequence[str]) -> list[str]:
     """Return pytest's arguments for those of `./waypost test`."""
     passed = [word for word in words if word != "--all"]
@@ -24,8 +29,8 @@ def arguments_of(words: Sequence[str]) -> list[str]:
     if selects:
         return passed
     marks = DEFAULT_MARKS if "--all" in words else f"{DEFAULT_MARKS} and not {EXTENDED}"
-    # Files stay together because they share servers. They keep the order of `tests/conftest.py`: the longest run first.
-    workers = [] if "-n" in passed else ["-n", str(os.cpu_count() or 1)]
+    # Files stay together because they share servers. They keep the order of `tests/conftest.py`.
+    workers = [] if "-n" in passed else ["-n", str(workers_for(os.cpu_count() or 1))]
     return [*workers, "--dist", "loadfile", "--no-loadscope-reorder", "-m", marks, *passed]
 
 

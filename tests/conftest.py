@@ -17,6 +17,7 @@ from hypothesis.strategies import none
 from tests import DEFAULT_MARKS
 from tests.support.examples import examples
 from tests.support.postgres import Postgres, binaries
+from tests.support.scheduling import SessionScheduling, run_order
 
 ROOT = Path(__file__).parent.parent
 """The checkout."""
@@ -68,22 +69,10 @@ QUICK_INTEGRATION = {"test_gateway_clients.py", "test_node_clients.py", "test_ht
 """Files of `tests/integration` that `./waypost test` runs: clients and servers of other people on the path to a hub."""
 
 
-LONGEST = (
-    "spark", "property/test_sanitizers.py", "simulation", "system", "fault", "integration", "unit/test_tidy.py",
-)  # fmt: skip
-"""Files and folders with long tests. They run first, in this order: a long file that starts last would keep one worker
-busy while the others have ended."""
-
-
-def _place_in_run(item: pytest.Item) -> int:
-    path = item.path.relative_to(ROOT / "tests") if item.path.is_relative_to(ROOT / "tests") else item.path
-    found = [number for number, place in enumerate(LONGEST) if path.is_relative_to(place)]
-    return found[0] if found else len(LONGEST)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long files first; mark what `./waypost test` leaves out to take at most 8 minutes on two cores."""
-    items.sort(key=_place_in_run)
+    """Order the files; mark what `./waypost test` leaves out to take at most 8 minutes on two cores."""
+    order = run_order(ROOT / "tests", {item.path for item in items})
+    items.sort(key=lambda item: order[item.path])
     for item in items:
         if not item.path.is_relative_to(ROOT / "tests"):
             continue
@@ -113,6 +102,12 @@ def few_objects_to_collect() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> SessionScheduling | None:
+    """Return the scheduler of `--dist loadfile`; None for xdist's own one of another mode."""
+    return SessionScheduling(config, ROOT) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
