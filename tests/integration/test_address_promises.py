@@ -301,7 +301,7 @@ def test_sending_to_a_subscription_is_refused(tmp_path: Path) -> None:
         try:
             with detached_with("amqp:not-allowed"):
                 connection.create_sender("late")
-            with pytest.raises(LinkDetached, match="receive from <topic>::late"):
+            with pytest.raises(LinkDetached, match="::late"):
                 connection.create_receiver("late")
             receiver = connection.create_receiver("topic/a::late", credit=1)
             with Raw(gateway, 5).connect("device") as device:

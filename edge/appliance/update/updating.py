@@ -7,6 +7,7 @@ system does not boot, U-Boot starts the old one after some attempts, and `curren
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Final
 
@@ -25,11 +26,24 @@ NOT_STARTED: Final = "it did not start: the boot loader returned to the old syst
 BY_HAND: Final = "by hand"
 
 
+class UpdateRefusal(enum.Enum):
+    """Reason why a request was refused."""
+
+    ON_TRIAL = "an update is on trial"
+    NO_TRIAL = "no update is on trial"
+    NOT_CONNECTED = "it waits for the connection to the hub"
+    RUNNING = "the system runs already"
+    ROLLED_BACK = "it was rolled back before"
+    OTHER_BUNDLE = "the bundle is not the wanted one"
+    NO_SYSTEM = "the other slot has no bootable system"
+
+
 class UpdateRefused(Exception):
     """The request was refused; `hint` is the next step."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, reason: UpdateRefusal, message: str, hint: str = "") -> None:
         super().__init__(message)
+        self.reason = reason
         self.hint = hint
 
 
@@ -47,6 +61,7 @@ class Updater:
         slots, last = self._rauc.slots(), self._record.last()
         if last is not None and last.state == "trial" and last.slot == slots.booted.letter:
             raise UpdateRefused(
+                UpdateRefusal.ON_TRIAL,
                 f"{last.version} is being tried",
                 "end the trial: waypost update confirm, or waypost update rollback",
             )
@@ -55,12 +70,16 @@ class Updater:
         waits = last is not None and last.state == "cut off" and last.waits_for_hub and last.build == bundle.build
         if not again:
             if waits and not connected:
-                words = f"{bundle.version} will be tried again when the gateway is connected to its hub"
-                raise UpdateRefused(words, "wait, it is retried automatically; for a USB stick, insert it again")
+                raise UpdateRefused(
+                    UpdateRefusal.NOT_CONNECTED,
+                    f"{bundle.version} will be tried again when the gateway is connected to its hub",
+                    "wait, it is retried automatically; for a USB stick, insert it again",
+                )
             if bundle.build and bundle.build == slots.booted.build:
-                raise UpdateRefused(f"{bundle.version} is already running")
+                raise UpdateRefused(UpdateRefusal.RUNNING, f"{bundle.version} is already running")
             if last is not None and last.state == "given up" and last.build == bundle.build:
-                raise UpdateRefused(f"{bundle.version} failed before and was rolled back: {last.why}")
+                words = f"{bundle.version} failed before and was rolled back: {last.why}"
+                raise UpdateRefused(UpdateRefusal.ROLLED_BACK, words)
         update = msgspec.structs.replace(
             self._new_update(bundle),
             errors=() if condition is None else tuple(sorted(condition.errors)),
@@ -80,7 +99,7 @@ class Updater:
         to the hub. Raises UpdateRefused."""
         last = self._record.last()
         if last is not None and last.undecided:
-            raise UpdateRefused(f"{last.version} is being tried")
+            raise UpdateRefused(UpdateRefusal.ON_TRIAL, f"{last.version} is being tried")
         try:
             found = self._rauc.inspect(file)
         except SlotsError as error:
@@ -89,7 +108,7 @@ class Updater:
         if found != wanted:
             why = f"its bundle contains {found.version}, build {found.build[:16]}, instead of build {wanted.build[:16]}"
             self._record_failure(self._new_update(wanted), why)
-            raise UpdateRefused(why)
+            raise UpdateRefused(UpdateRefusal.OTHER_BUNDLE, why)
         return self.install(file, again=False)
 
     def current_trial(self) -> Update | None:
@@ -129,7 +148,7 @@ class Updater:
         """Keep the update on trial. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is None or last.state != "trial" or last.slot != slots.booted.letter:
-            raise UpdateRefused("no update is being tried")
+            raise UpdateRefused(UpdateRefusal.NO_TRIAL, "no update is being tried")
         return self._keep(last)
 
     def rollback(self, why: str = BY_HAND) -> SystemSlots:
@@ -137,6 +156,7 @@ class Updater:
         slots, last = self._rauc.slots(), self._record.last()
         if not (slots.other.good and slots.other.has_system):
             raise UpdateRefused(
+                UpdateRefusal.NO_SYSTEM,
                 f"slot {slots.other.letter} has no bootable system",
                 "install a bundle: waypost update install",
             )

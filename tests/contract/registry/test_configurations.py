@@ -80,7 +80,7 @@ class TestVersions:
         assert first.desired.resources == [document("a")]
 
     def test_change_is_all_or_none_and_refuses_unknown_gateways(self, known: Configurations) -> None:
-        with pytest.raises(UnknownGateway, match="tenant acme has no gateway other"):
+        with pytest.raises(UnknownGateway):
             known.set_wanted([wanted("g1", "a"), wanted("other", "a")], 1, sign)
         with pytest.raises(UnknownGateway):
             known.set_wanted([wanted("g1", "a", tenant="umbrella")], 1, sign)

@@ -245,7 +245,7 @@ class TestSeveralHubs:
             lambda: first.restore("default", "gw", {}),
         ]
         for action in actions:
-            with pytest.raises(WriterReplaced, match="remove the file `writer`"):
+            with pytest.raises(WriterReplaced, match="`writer`"):
                 action()
         assert copy.unresolved() == [prepared]
 
@@ -370,7 +370,7 @@ class TestOpening:
         for statement in tables:
             place.execute(statement)
         before = sorted(sa.inspect(sa.create_engine(place.url, poolclass=sa.NullPool)).get_table_names())
-        with pytest.raises(RegistryForeign, match="a database of its own"):
+        with pytest.raises(RegistryForeign):
             place.open()
         assert sorted(sa.inspect(sa.create_engine(place.url, poolclass=sa.NullPool)).get_table_names()) == before
 

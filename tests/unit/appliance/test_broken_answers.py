@@ -65,7 +65,7 @@ def test_error_without_its_end_is_known_by_its_status(serve: Serve, *, stalls: b
 def test_stream_that_is_cut_between_two_chunks_is_an_error(serve: Serve) -> None:
     events = ConsoleClient(serve(STREAM + CHUNK)).events("events", 5.0)
     assert next(events).name == "status"
-    with pytest.raises(CommandError, match="the connection was cut") as caught:
+    with pytest.raises(CommandError) as caught:
         next(events)
     assert caught.value.error == "connection-lost"
 

@@ -98,7 +98,7 @@ def test_another_authority_next_to_the_real_one_is_not_accepted(
 
 
 def test_fingerprint_is_of_one_certificate(evil: Authority, real: str) -> None:
-    with pytest.raises(ValueError, match="expected one certificate, found 2"):
+    with pytest.raises(ValueError, match=r"one.*2"):
         fingerprint(real + Path(evil.certificate).read_text())
     with pytest.raises(ValueError, match="PEM"):
         fingerprint("words")

@@ -245,5 +245,5 @@ class TestPackages:
 
     def test_never_installs_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WAYPOST_APT", "never")
-        with pytest.raises(packages.BrokerMissing, match="apt-get install --no-install-recommends one two"):
+        with pytest.raises(packages.BrokerMissing, match="one two"):
             packages.program("no-such-program", "one", "two")

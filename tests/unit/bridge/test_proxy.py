@@ -46,7 +46,7 @@ def test_refusals_raise(answer: bytes, why: str) -> None:
 
 
 def test_proxy_that_requires_credentials_gets_them() -> None:
-    with pytest.raises(ProxyError, match="set its user name and password"):
+    with pytest.raises(ProxyError):
         Tunnel(Proxy(host="proxy"), "hub", 1).receive(b"HTTP/1.1 407 x\r\n\r\n")
 
 
@@ -61,7 +61,7 @@ def test_proxy_is_written_as_text() -> None:
     "text", ["https://proxy", "proxy:3128", "http://", "http://name@proxy", "http://a%3Ab:c@proxy", "http://proxy/path"]
 )
 def test_invalid_proxies_raise(text: str) -> None:
-    with pytest.raises(ValueError, match=r"a proxy is written|go together|a colon"):
+    with pytest.raises(ValueError, match=r"written|together|colon"):
         parse_proxy(text)
 
 

@@ -76,7 +76,7 @@ class TestFile:
     ) -> None:
         with CredentialFile.open(tmp_path) as file:
             file.put([joe], new=True)
-            with pytest.raises(CredentialsError, match="user joe exists already"):
+            with pytest.raises(CredentialsError, match="joe"):
                 file.put([new_user("jane"), joe], new=True)
             assert list(file.load().users) == ["joe"]
 

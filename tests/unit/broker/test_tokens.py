@@ -104,7 +104,7 @@ class TestRefusedTokens:
 
     def test_unsigned_token_is_refused(self) -> None:
         token = jwt.encode(claims(), None, "none")
-        with pytest.raises(BearerTokenError, match="'none' is not supported"):
+        with pytest.raises(BearerTokenError, match="'none'"):
             checked(token)
         head = encoded({"alg": "None", "kid": "ES256"})
         with pytest.raises(BearerTokenError):
@@ -115,7 +115,7 @@ class TestRefusedTokens:
         pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         body = f"{encoded({'alg': 'HS256', 'kid': 'RS256'})}.{encoded(claims())}"
         mac = hmac.digest(pem, body.encode(), hashlib.sha256)
-        with pytest.raises(BearerTokenError, match="'HS256' is not supported"):
+        with pytest.raises(BearerTokenError, match="'HS256'"):
             checked(f"{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}")
 
     def test_key_of_another_kind_is_refused(self) -> None:

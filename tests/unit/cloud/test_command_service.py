@@ -155,7 +155,7 @@ def test_concurrent_requests_are_bounded(tmp_path: Path) -> None:
         assert [type(each) for each in done if each is not None] == [CommandsBusy]
         sent = await hub.commands.send(DRAFT)
         hub.commands._waiting = {str(number): set() for number in range(WAITING_MAX)}
-        with pytest.raises(CommandsBusy, match="too many requests wait"):
+        with pytest.raises(CommandsBusy):
             await hub.commands.wait(sent.id, 1.0)
         hub.commands._waiting = {}
         waited = await hub.commands.wait(sent.id, 0.01)

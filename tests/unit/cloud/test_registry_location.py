@@ -65,7 +65,7 @@ def test_invalid_urls_are_refused(text: str, said: str) -> None:
 
 def test_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(RegistryUrlError, match=re.escape("pip install 'waypost[postgresql]'")):
+    with pytest.raises(RegistryUrlError, match=re.escape("waypost[postgresql]")):
         parse("postgresql://hub@db/fleet")
     parse("sqlite:////var/lib/waypost/registry.db")
 

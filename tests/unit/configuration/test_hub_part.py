@@ -99,7 +99,7 @@ class TestInForce:
 class TestLocalChanges:
     def test_change_of_a_hub_resource_is_refused(self, repository: Repository) -> None:
         follow(repository, desired(1, QUEUE))
-        with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d: Address plant: is managed by the hub"):
+        with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d: Address plant: .*hub"):
             repository.apply(given(resource("Address", "plant", address="plant/#", type="topic", plan="x")))
         version, [change] = repository.apply(given(QUEUE))
         assert (version, change.verb) == (1, "unchanged")
@@ -140,10 +140,10 @@ def test_file_of_a_newer_program_is_refused(repository: Repository) -> None:
     follow(repository, desired(1, QUEUE))
     file = repository.folder / "hub.json"
     file.write_text(file.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(RepositoryError, match=r"hub.json has format 9"):
+    with pytest.raises(RepositoryError, match=r"hub\.json .*9"):
         repository.load()
     file.write_text("{")
-    with pytest.raises(RepositoryError, match=r"hub.json is damaged .* until the hub sends a new version"):
+    with pytest.raises(RepositoryError, match=r"hub\.json .*damaged"):
         repository.load()
 
 
@@ -167,5 +167,5 @@ def test_fields_outside_the_hub_part_are_refused(repository: Repository, documen
 
 
 def test_hub_part_with_duplicates_is_refused() -> None:
-    with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d+: .* is defined twice"):
+    with pytest.raises(ConfigurationRejected, match=r"given\.yaml:\d+: .*twice"):
         check_resources(given(QUEUE, QUEUE))

@@ -62,7 +62,7 @@ def test_mistakes_have_their_lines() -> None:
 
 def test_resource_may_not_be_there_twice() -> None:
     text = shown_text(documents()[:1] * 2)
-    with pytest.raises(ConfigurationRejected, match="Address jobs is there twice"):
+    with pytest.raises(ConfigurationRejected, match="Address jobs"):
         parse_own(text, documents())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -66,9 +67,9 @@ def test_invalid_whole_changes_nothing(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("dead", "deadletter") + address("a", more=", deadletter: dead"))
     content = store.path.read_bytes()
-    with pytest.raises(ConfigurationRejected, match="it must be of type deadletter"):
+    with pytest.raises(ConfigurationRejected, match="deadletter"):
         store.apply(address("b") + address("dead", "queue"))
-    with pytest.raises(ConfigurationRejected, match='there is no address "dead"'):
+    with pytest.raises(ConfigurationRejected, match='"dead"'):
         store.delete([("Address", "dead")])
     assert store.path.read_bytes() == content
     assert store.version == 1
@@ -125,7 +126,7 @@ def test_failed_write_keeps_the_old_configuration(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RepositoryError, match=r"cannot write .*No space left on device"):
+    with pytest.raises(RepositoryError, match=os.strerror(errno.ENOSPC)):
         store.apply(address("b"))
     assert store.path.read_bytes() == content
     monkeypatch.undo()
@@ -156,7 +157,7 @@ def test_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
     store.folder.mkdir()
     store.path.write_bytes(content)
     for use in (lambda: store.version, store.load, lambda: store.apply(address("a"))):
-        with pytest.raises(RepositoryError, match=r"is damaged .*move it away"):
+        with pytest.raises(RepositoryError, match="damaged"):
             use()
     assert store.path.read_bytes() == content
 
@@ -165,7 +166,7 @@ def test_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.folder.mkdir()
     store.path.write_bytes(msgspec.json.encode({"format": 2, "version": 9, "resources": {"a": 1}}))
-    with pytest.raises(RepositoryError, match="newer program made it"):
+    with pytest.raises(RepositoryError, match="newer program"):
         store.load()
 
 
@@ -173,7 +174,7 @@ def test_invalid_edit_is_found_when_loading(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("a"))
     store.path.write_text(store.path.read_text().replace("queue", "qeue"))
-    with pytest.raises(ConfigurationRejected, match='"qeue" is not one of'):
+    with pytest.raises(ConfigurationRejected, match='"qeue"'):
         store.load()
 
 

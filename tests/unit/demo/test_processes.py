@@ -61,9 +61,9 @@ def test_process_that_is_never_ready_times_out(tmp_path: Path) -> None:
     async def main() -> None:
         async with Children(tmp_path) as children:
             child = await children.start("gw", ["sleep", "60"])
-            with pytest.raises(DemoError, match=r"not ready within 0 s"):
+            with pytest.raises(DemoError, match="not ready"):
                 await child.ready(0.05)
-            with pytest.raises(DemoError, match=r"did not end within"):
+            with pytest.raises(DemoError, match="did not end"):
                 await child.exit_code(0.05)
 
     asyncio.run(main())

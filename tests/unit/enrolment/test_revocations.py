@@ -134,7 +134,7 @@ class TestValidLists:
 
     @pytest.mark.parametrize("sent", [b"", b"hello", b"<html>"])
     def test_invalid_answers_are_refused(self, data: Path, tmp_path: Path, sent: bytes) -> None:
-        with pytest.raises(ListUnusable, match="sent no list of revoked certificates"):
+        with pytest.raises(ListUnusable):
             fetch(data, Lists(tmp_path, sent))
         assert self.kept(data) == "the one before"
 

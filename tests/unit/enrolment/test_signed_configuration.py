@@ -85,16 +85,16 @@ def test_changed_or_foreign_signature_is_refused(data: Path, authority: OwnAutho
         SignedDesired(good.content, signed_text(b"")),
         SignedDesired(good.content, signed_text(b"0" * 70)),
     ):
-        with pytest.raises(DesiredError, match="not from the authority"):
+        with pytest.raises(DesiredError, match="authority"):
             verify(wrong, data)
-    with pytest.raises(DesiredError, match="signature is not valid Base64"):
+    with pytest.raises(DesiredError, match="Base64"):
         verify(SignedDesired(good.content, "%"), data)
 
 
 def test_signature_over_the_content_alone_is_refused(data: Path, authority: OwnAuthority) -> None:
     """A document needs its own kind of signature, so that no other signed text counts as one."""
     content = written(desired())
-    with pytest.raises(DesiredError, match="not from the authority"):
+    with pytest.raises(DesiredError, match="authority"):
         verify(SignedDesired(content, signed_text(authority.sign(content.encode()))), data)
     der = authority.certificate.public_bytes(serialization.Encoding.DER)
     assert to_sign(content)[:1] != der[:1]
@@ -125,5 +125,5 @@ def test_too_large_configuration_is_refused_at_both_ends(data: Path, authority: 
 
 
 def test_gateway_without_enrolment_accepts_none(tmp_path: Path, authority: OwnAuthority) -> None:
-    with pytest.raises(DesiredError, match="identity cannot be read"):
+    with pytest.raises(DesiredError, match="identity"):
         verify(signed(authority, desired()), tmp_path)

@@ -333,7 +333,7 @@ class TestVariables:
 
     def test_shared_token_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text(f"name,WAYPOST_TOKEN\nhall-1,{FOR_THE_HUB}\nhall-2,{FOR_THE_HUB}\n")
-        with pytest.raises(ImageError, match="hall-2 has the token of hall-1"):
+        with pytest.raises(ImageError, match=r"hall-2 .*hall-1"):
             read_device_list(tmp_path / "x.csv")
 
     def test_no_variable_is_set_when_one_is_invalid(self, logged_in: Run, api: Cloud) -> None:

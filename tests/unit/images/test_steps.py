@@ -83,7 +83,7 @@ class TestResults:
 
     def test_unwritable_cache_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ImageError, match=r"Not a directory|File exists"):
+        with pytest.raises(ImageError, match=f"{os.strerror(errno.ENOTDIR)}|{os.strerror(errno.EEXIST)}"):
             BuildSteps(tmp_path / "file").result("part", "a part", [], Counted())
 
 
@@ -117,7 +117,7 @@ class TestKeys:
 class TestPrograms:
     def test_missing_program_is_named_with_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("images.programs.find", lambda _: None)
-        with pytest.raises(ImageError, match="missing on this machine: genimage, mcopy") as caught:
+        with pytest.raises(ImageError, match="genimage, mcopy") as caught:
             require("genimage", "mcopy")
         assert caught.value.hint == "sudo apt install genimage mtools"
 
@@ -127,7 +127,7 @@ class TestPrograms:
         assert caught.value.hint == "sudo apt install u-boot-qemu"
 
     def test_failing_program_shows_its_output(self, tmp_path: Path) -> None:
-        with pytest.raises(ImageError, match=r"sh ended with 3:\n(?s:.*)no room"):
+        with pytest.raises(ImageError, match=r"3:\n(?s:.*)no room"):
             run("sh", "-c", "echo no room; exit 3", log=tmp_path / "log")
         with pytest.raises(ImageError, match="cannot be started"):
             run(tmp_path / "none", log=tmp_path / "log")
@@ -151,6 +151,6 @@ class TestCopies:
         other = tmp_path / "other"
         other.mkdir()
         (other / "letters").touch()
-        with pytest.raises(ImageError, match="was not made by this command"):
+        with pytest.raises(ImageError, match="by this command"):
             copy_tree(made, other, holding="program")
         assert (other / "letters").exists()

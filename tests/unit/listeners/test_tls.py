@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import shutil
 import socket
 import ssl
@@ -85,7 +87,7 @@ class TestFiles:
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert context.options & ssl.OP_NO_RENEGOTIATION
-        with pytest.raises(PeerTlsError, match=r"authority .*No such file"):
+        with pytest.raises(PeerTlsError, match=os.strerror(errno.ENOENT)):
             peer_context(TlsFiles(ca=str(tmp_path / "missing.pem")))
         with pytest.raises(PeerTlsError, match="does not belong"):
             peer_context(TlsFiles(certificate=server.certificate, key=other.key))
@@ -368,7 +370,7 @@ class TestListener:
         async def main() -> None:
             async with Rig(server) as rig:
                 again = TcpListener("amqps", rig._driver)
-                with pytest.raises(ListenError, match=r"amqps: cannot listen .* the port is in use"):
+                with pytest.raises(ListenError, match=r"amqps: .*in use"):
                     await again.start("127.0.0.1", rig.port, rig.certificates)
 
         asyncio.run(main())

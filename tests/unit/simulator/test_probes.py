@@ -35,9 +35,9 @@ def test_probe_can_be_reduced_to_some_metrics() -> None:
 
 
 def test_unknown_kind_or_metric_is_reported_with_the_known_ones() -> None:
-    with pytest.raises(ProbeError, match="unknown kind 'smell': it is one of cpu, memory"):
+    with pytest.raises(ProbeError, match=r"'smell': .*cpu, memory"):
         make_probe("smell")
-    with pytest.raises(ProbeError, match="load has no metric mood: it has load_1m"):
+    with pytest.raises(ProbeError, match=r"mood: .*load_1m"):
         make_probe("load", ["mood"])
 
 

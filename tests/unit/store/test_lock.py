@@ -28,7 +28,7 @@ def test_lock_is_exclusive(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK_NAME).exists(), "nothing is made where nothing is"
     with held(tmp_path):
         assert is_held(tmp_path)
-        with pytest.raises(StoreBusy, match="in use by process"):
+        with pytest.raises(StoreBusy):
             DirectoryLock(tmp_path)
     assert not is_held(tmp_path)
 

