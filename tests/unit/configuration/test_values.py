@@ -102,6 +102,6 @@ def test_durabilities_are_read() -> None:
     ],
 )
 def test_invalid_value_is_named_in_the_error(read: Callable[[Any], Any], value: Any) -> None:
-    with pytest.raises(ValueError, match="no|range") as caught:
+    with pytest.raises(ValueError, match=r"no|range") as caught:
         read(value)
     assert str(value) in str(caught.value) or "host" in str(caught.value) or "port" in str(caught.value)
