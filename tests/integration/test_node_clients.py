@@ -1,4 +1,4 @@
-"""Clients of Node.js: MQTT.js and rhea, if ``NODE_PATH`` has them (npm install mqtt rhea)."""
+"""Clients of Node.js: MQTT.js and rhea, where they are installed (`tests/support/node.py`)."""
 
 from __future__ import annotations
 
