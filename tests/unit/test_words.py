@@ -104,7 +104,7 @@ def long_patterns(path: Path) -> Iterator[str]:
             if keyword.arg == "match":
                 constants = (each.value for each in ast.walk(keyword.value) if isinstance(each, ast.Constant))
                 text = "".join(each for each in constants if isinstance(each, str))
-                if len(re.findall(r"[A-Za-z]{2,}\S*", text)) > MATCH_WORDS_MAX:
+                if len(re.findall(r"[A-Za-z]{3,}\S*", text)) > MATCH_WORDS_MAX:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}: {text}"
 
 
