@@ -44,10 +44,10 @@ def test_user_and_tenant_have_a_limit(keys: RequestKeys, monkeypatch: pytest.Mon
     monkeypatch.setattr("cloud.hub.registry.request_keys.REQUEST_KEYS_OF_TENANT_MAX", 3)
     for number in range(2):
         assert keys.begin(MINE._replace(key=f"n{number}"), "digest", 1) is None
-    with pytest.raises(TooManyKeys, match="user ann@acme has used 2 "):
+    with pytest.raises(TooManyKeys, match=r"ann@acme .*2 "):
         keys.begin(MINE, "digest", 1)
     assert keys.begin(RequestKey("bob@acme", "k", "acme"), "digest", 1) is None
-    with pytest.raises(TooManyKeys, match="tenant acme has used 3 "):
+    with pytest.raises(TooManyKeys, match=r"acme .*3 "):
         keys.begin(RequestKey("eve@acme", "k", "acme"), "digest", 1)
     assert keys.begin(RequestKey("tim@other", "k", "other"), "digest", 1) is None
     assert keys.begin(MINE, "digest", DAY_US + 1) is None, "old ones make room"

@@ -488,7 +488,7 @@ class TestBoards:
 
 
 def test_raspberry_pi_5_needs_the_kernel_of_debian_13(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="kernel of Debian 12 has no drivers for Raspberry Pi 5") as refused:
+    with pytest.raises(ImageError, match="Raspberry Pi 5") as refused:
         build_image(BuildSteps(tmp_path), tmp_path, "pi5", Mirror(), (None, None))
     assert refused.value.hint == "--debian 13"
     for board, release in ((board, release) for board in building.BOARDS for release in RELEASES.values()):
