@@ -152,7 +152,7 @@ class HubRelease:
             "authority": {"existingSecret": "waypost-authority"},
             "service": {"type": "ClusterIP"},
             "resources": {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
-            "drain": {"endpointSeconds": 3, "terminationSeconds": 60},
+            "drain": {"endpointSeconds": 3, "seconds": 10},
             "networkPolicy": {"enabled": False},
         }
         file = self._folder / "values.yaml"

@@ -13,8 +13,8 @@ from tests.demo.cluster.launching import Launcher, until
 from tests.demo.ports import free_ports
 from tests.demo.processes import Child
 
-READY_PATH: Final = "/"
-"""Page of a hub that depends on neither bucket nor registry."""
+READY_PATH: Final = "/readyz"
+"""Path that says whether a hub takes connections: not while it closes them to stop."""
 STOP_S: Final = 10.0
 
 
@@ -41,7 +41,7 @@ defaults
   option redispatch
   option httpchk GET {READY_PATH}
   http-check expect status 200
-  default-server inter 1s fall 2 rise 1 on-marked-down shutdown-sessions
+  default-server inter 1s fall 2 rise 1
 listen gateways
   bind 127.0.0.1:{amqp}
   balance leastconn

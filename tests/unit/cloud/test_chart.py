@@ -84,6 +84,7 @@ class TestValues:
             {"registry": {"url": "sqlite:////registry.db"}},
             {"registry": {"url": "postgresql://waypost:secret@postgres/waypost"}},
             {"hub": {"applications": True}},
+            {"hub": {"drainSeconds": 600}},
             {"hub": {"registry": "postgresql://other"}},
             {"names": []},
             {"replica": 3},
@@ -183,9 +184,11 @@ class TestRendered:
         assert settings.authority_files == (folder / "tls.crt", folder / "tls.key")
 
     def test_pod_is_given_time_to_leave(self, tmp_path: Path) -> None:
-        values = merged(SMALLEST, {"drain": {"endpointSeconds": 7, "terminationSeconds": 60}})
-        spec = only(render(values, tmp_path), "Deployment")["spec"]["template"]["spec"]
-        assert spec["terminationGracePeriodSeconds"] == 67
+        values = merged(SMALLEST, {"drain": {"endpointSeconds": 7, "seconds": 45}})
+        resources = render(values, tmp_path)
+        spec = only(resources, "Deployment")["spec"]["template"]["spec"]
+        assert parse(only(resources, "ConfigMap")["data"]["hub.yaml"].encode(), "hub.yaml").drain_seconds == 45
+        assert spec["terminationGracePeriodSeconds"] == 7 + 45 + 30
         assert spec["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
 
     def test_pods_restart_with_a_changed_configuration(self, tmp_path: Path) -> None:

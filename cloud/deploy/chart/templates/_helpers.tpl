@@ -96,6 +96,7 @@ capabilities: {drop: [ALL]}
 {{- $_ := set $spec "registry" (include "waypost-hub.registryUrl" .) -}}
 {{- $_ := set $spec "authority" (dict "certificate" "/etc/waypost/authority/tls.crt" "key" "/etc/waypost/authority/tls.key") -}}
 {{- $_ := set $spec "applications" false -}}
+{{- $_ := set $spec "drainSeconds" .Values.drain.seconds -}}
 {{- toYaml (dict "apiVersion" "waypost/v1" "kind" "Hub" "spec" $spec) -}}
 {{- end -}}
 
