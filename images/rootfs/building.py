@@ -137,7 +137,8 @@ def _keep_firmware(root: Path) -> None:
     firmware = root.with_name("firmware")
     firmware.mkdir()
     for path in sorted((root / "usr/lib/raspi-firmware").iterdir()):
-        shutil.copy(path, firmware)
+        if path.is_file():  # Debian 13 has a folder of overlays, which no board here needs
+            shutil.copy(path, firmware)
     for pattern in DEVICE_TREES:
         for path in sorted(root.glob(pattern)):
             shutil.copy(path, firmware)

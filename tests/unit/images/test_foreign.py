@@ -184,3 +184,17 @@ def test_files_are_left_out_wherever_a_release_has_them() -> None:
     for pattern in ("path-exclude=/lib/firmware/*", "path-include=/lib/modules/*/kernel/drivers/scsi/sd_mod.ko*"):
         assert options.index(pattern) + 1 == options.index(pattern.replace("=/lib", "=/usr/lib"))
     assert options.count("path-exclude=/usr/share/man/*") == 1
+
+
+@pytest.mark.parametrize("trees", ["usr/lib/linux-image-6.1.0-1-arm64/broadcom", "usr/lib/modules/7.3.4/dtb/broadcom"])
+def test_firmware_and_device_trees_are_kept_next_to_the_root(tmp_path: Path, trees: str) -> None:
+    root = tmp_path / "root"
+    firmware = ("start4.elf", "overlays/a.dtbo")
+    names = (*(f"raspi-firmware/{name}" for name in firmware), "u-boot/rpi_arm64/u-boot.bin")
+    own = (f"{trees}/bcm2711-rpi-4-b.dtb", f"{trees}/bcm4908-x.dtb")
+    for name in (*(f"usr/lib/{name}" for name in names), *own):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    rootfs._keep_firmware(root)
+    found = {path.name for path in (tmp_path / "firmware").iterdir()}
+    assert found == {"start4.elf", "bcm2711-rpi-4-b.dtb", "u-boot.bin"}
