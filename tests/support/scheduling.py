@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 SESSION: Final = "files with a Spark session"
-_SESSION_TYPES: Final = ("SparkSession", "SparkLake")
-"""Types of the fixtures `spark` and `lake`: a test that takes one of them names its type."""
+_FIXTURES: Final = re.compile(r"\b(spark: SparkSession|lake: SparkLake|frame: Make)\b")
+"""Parameters of tests that take a fixture with the session."""
 
 BUSY: Final = ("system", "property/test_sanitizers.py", "spark", "simulation", "unit/test_tidy.py", "property")
 """Files and folders with long tests that keep a processor busy, the longest first."""
@@ -71,5 +72,4 @@ def names_session(file: Path) -> bool:
     """Return whether tests of a file use the shared Spark session."""
     if file.parent.name != "spark" or not file.is_file():
         return False
-    source = file.read_text()
-    return any(name in source for name in _SESSION_TYPES)
+    return _FIXTURES.search(file.read_text()) is not None

@@ -31,11 +31,12 @@ def test_busy_and_waiting_files_alternate() -> None:
 
 @pytest.mark.parametrize(("file", "expected"), [
     ("tests/spark/test_jobs.py", True),
+    ("tests/spark/test_transforms.py", True),
     ("tests/spark/test_setup.py", False),
     ("tests/unit/test_cli.py", False),
     ("tests/spark/of_another_commit.py", False),
 ])  # fmt: skip
-def test_session_is_found_by_the_types_of_fixtures(file: str, expected: bool) -> None:
+def test_session_is_found_by_its_fixtures(file: str, expected: bool) -> None:
     assert names_session(ROOT / file) is expected
 
 
