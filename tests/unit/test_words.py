@@ -111,7 +111,7 @@ def long_patterns(path: Path) -> Iterator[str]:
 def test_errors_are_told_apart_by_class_code_or_few_words() -> None:
     """A test asserts an error's class, code or fields; of its text only the words that name the cause."""
     found = [line for path in sorted((ROOT / "tests").rglob("*.py")) for line in long_patterns(path)]
-    assert not found, "\n".join(found)
+    assert not found, f"more than {MATCH_WORDS_MAX} words in `match=`:\n" + "\n".join(found)
 
 
 def test_class_names_are_unique() -> None:
