@@ -235,9 +235,7 @@ def delete(hub: HubPlace, tenant: str, as_json: JsonOutput | None, selector: str
 @hub_options
 @tenant_option
 @note_option
-@click.option(
-    "--to", "number", type=click.IntRange(min=1), help="Version. Default: the last one confirmed before the newest."
-)
+@click.option("--to", "number", type=click.IntRange(min=1), help="Version. Default: the last good one.")
 @json_option("version")
 @gateways_argument
 @audited("configuration.roll-back", "gateways")
@@ -251,25 +249,29 @@ def rollback(
 ) -> None:
     """Send an earlier version again, as a new one.
 
+    Without --to it is the newest version that was in force and good before the newest one. A version that failed, or
+    that a roll-back went back from, is passed over. A gateway whose newest version is such a roll-back stays there, so
+    the command can be repeated; --to goes further back.
+
     Over HTTP (--hub, or a context) the gateways get it one after the other. On an error those before have it; they are
     listed.
     """
-    from cloud.hub.desired.making import find_earlier, match_gateways, repeat_version, set_wanted
+    from cloud.hub.desired.making import match_gateways, roll_back
+    from cloud.hub.desired.shown import version_row
 
-    if hub.client is not None:
-        made_there: list[tuple[str, int | None]] = []
-        try:
-            _roll_back_over_http(hub.client, tenant, gateways, number, note, made_there)
-        finally:
-            if made_there:
-                _say_made(made_there, as_json)
-        return
-    with open_configurations(hub) as place:
-        known = place.configurations
-        found = [find_earlier(known, tenant, name, number) for name in match_gateways(known, tenant, gateways)]
-        wanted = [repeat_version(each, current_user(), note) for each in found]
-        made = set_wanted(known, wanted, time.time_ns() // 1_000, place.sign)
-    _say_made([(each.gateway, each.version) for each in made], as_json)
+    made: list[dict[str, Any]] = []
+    try:
+        if hub.client is not None:
+            _roll_back_over_http(hub.client, tenant, gateways, number, note, made)
+        else:
+            with open_configurations(hub) as place:
+                known, now_us = place.configurations, time.time_ns() // 1_000
+                names = match_gateways(known, tenant, gateways)
+                back = roll_back(known, tenant, names, number, current_user(), note, now_us, place.sign)
+            made += [{**_went_back(version_row(each.record)), "why": each.why, "made": each.is_new} for each in back]
+    finally:
+        if made:
+            _say_rolled_back(made, as_json)
 
 
 def _roll_back_over_http(
@@ -278,33 +280,33 @@ def _roll_back_over_http(
     gateways: Sequence[str],
     number: int | None,
     note: str,
-    made: list[tuple[str, int | None]],
+    made: list[dict[str, Any]],
 ) -> None:
-    """Roll gateways back at the console of a hub; each is added to `made`.
-
-    Every request names the version. Without it a repeated request would go back from the version that the first one
-    made, to the one to get away from.
-    """
-    names = gateways_over_http(client, tenant, gateways)
-    goals = {name: number or _earlier_over_http(client, tenant, name) for name in names}
-    for name, goal in goals.items():
+    """Roll gateways back at the console of a hub; each is added to `made`."""
+    for name in gateways_over_http(client, tenant, gateways):
         path = f"configurations/{quote(name, safe='')}/rollback"
         try:
-            row = client.ask(path, method="POST", tenant=tenant or None, to=goal, why=note or None)
+            row = client.ask(path, method="POST", tenant=tenant or None, to=number, why=note or None)
         except CommandError as error:
             if error.error == "outcome-unknown":
-                error.hint = f"look: waypost config history {word(name)}\nrepeat it with --to {goal}, not without"
+                error.hint = f"repeat it for {word(name)}: a gateway that has gone back stays there"
             raise
-        made.append((row["gateway"], row["version"]))
+        made.append({**_went_back(row), "why": row["why"], "made": row["made"]})
 
 
-def _earlier_over_http(client: ConsoleClient, tenant: str, gateway: str) -> int:
-    """Return the last version of a gateway that was confirmed before its newest. Raises CommandError."""
-    versions = client.ask(f"configurations/{quote(gateway, safe='')}", tenant=tenant or None)["versions"]
-    for each in versions[1:]:
-        if each["confirmed_at"] is not None:
-            return int(each["version"])
-    raise CommandError(f"gateway {gateway} has no confirmed version before its newest", error="version-not-found")
+def _went_back(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("gateway", "version", "repeats")}
+
+
+def _say_rolled_back(made: Sequence[dict[str, Any]], as_json: JsonOutput | None) -> None:
+    if as_json:
+        as_json.show(made)
+        return
+    for each in made:
+        if each["made"]:
+            say(f"{each['gateway']}: version {each['version']}, back to version {each['repeats']}: {each['why']}")
+        else:
+            say(f"{each['gateway']}: stays at version {each['version']}: {each['why']}; --to goes further back")
 
 
 @config.command("list")

@@ -238,7 +238,7 @@ def open_configurations(place: HubPlace) -> Iterator[ConfigurationAccess]:
     from cloud.hub.desired.making import ConfigurationTables
     from cloud.hub.desired.service import make_signer
     from cloud.hub.labels import LabelError
-    from cloud.hub.registry.configurations import UnknownGateway
+    from cloud.hub.registry.configurations import UnknownGateway, UnknownVersion
     from cloud.hub.registry.opening import open_registry
     from cloud.hub.registry.rollouts import RolloutError
     from cloud.hub.rollout import WavesError
@@ -255,6 +255,9 @@ def open_configurations(place: HubPlace) -> Iterator[ConfigurationAccess]:
             raise CommandError(str(rejected), hint, code=Exit.USAGE, error="configuration-rejected") from None
         except (DesiredError, WavesError, LabelError) as error:
             raise CommandError(str(error), code=Exit.USAGE, error="configuration-rejected") from None
+        except UnknownVersion as error:
+            hint = f"look: waypost config history {place.quoted()} GATEWAY; --to VERSION chooses one"
+            raise CommandError(str(error), hint, error="version-not-found") from None
         except UnknownGateway as error:
             raise CommandError(
                 str(error), f"list them: waypost gateway list {place.quoted()}", error="gateway-not-found"

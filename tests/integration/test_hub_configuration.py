@@ -6,12 +6,17 @@ import contextlib
 import json
 import sqlite3
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bridge.desired import DesiredReport, digest_of
+from cloud.hub.registry.configurations import Configurations
+from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.opening import open_registry
 from cloud.proof.proof import prove
 from tests.support import http_client
 from tests.support.command import item_in, items_in, run_waypost
@@ -223,6 +228,51 @@ def test_configurations_and_roll_outs_over_http(fleet: EnrolledFleet) -> None:
     assert ask(fleet, "/api/v1/rollouts?gateways=hall&soak=0", ops, good)[0] == 201
     assert ask(fleet, "/api/v1/rollouts", eve)[1] == {"rollouts": [], "next": None, "total": 0}
     selectors_over_http(fleet, ops, eve)
+
+
+def test_roll_backs_in_a_row_stay_at_the_last_good_version(fleet: EnrolledFleet) -> None:
+    """By command and over HTTP. The gateway never runs: the registry gets its reports from the test."""
+    fleet.enrol("hall")
+    password = item_in(
+        run_waypost(
+            "hub", "user", "add", "ops@default", "--data", str(fleet.folder / "hub"), "--allow", "manage:#", "--json"
+        ).stdout
+    )["password"]
+    ops, path = f"ops@default:{password}", "/api/v1/configurations/hall"
+    rollback = f"{path}/rollback"
+    wait_until(lambda: ask(fleet, "/api/v1/configurations", ops)[0] == 200, timeout_s=WAIT_S, what="users are followed")
+    assert ask(fleet, rollback, ops, "")[0] == 404, "there is no version"
+    for number, name in enumerate(("old", "good", "bad"), 1):
+        body = ADDRESS.format(name=name, address=name, connector="hub")
+        assert ask(fleet, path, ops, body)[1]["version"] == number
+        confirm(fleet, number)
+    said = fleet.fleet("config", "rollback", "hall")
+    assert said == "hall: version 4, back to version 2: it was the last one in force and good before version 3"
+    again = "hall: stays at version 4: it already goes back to version 2; --to goes further back"
+    assert fleet.fleet("config", "rollback", "hall") == again
+    confirm(fleet, 4)
+    assert fleet.fleet("config", "rollback", "h*") == again
+    status, found = ask(fleet, rollback, ops, "")
+    assert (status, found["version"], found["repeats"], found["made"]) == (200, 4, 2, False)
+    assert ask(fleet, path, ops, ADDRESS.format(name="worse", address="worse", connector="hub"))[1]["version"] == 5
+    confirm(fleet, 5)
+    status, found = ask(fleet, rollback + "?why=ticket", ops, "")
+    assert (status, found["version"], found["repeats"], found["note"]) == (201, 6, 4, "ticket")
+    assert ask(fleet, rollback, ops, "")[1]["version"] == 6
+    assert ask(fleet, path, ops)[1]["resources"][0]["metadata"]["name"] == "good"
+    [row] = items_in(fleet.fleet("config", "rollback", "hall", "--to", "1", "--json"))
+    assert row == {"gateway": "hall", "version": 7, "repeats": 1, "why": "it was chosen", "made": True}
+    assert "hall of tenant default has no version 99" in fleet.fleet("config", "rollback", "hall", "--to", "99", code=1)
+
+
+def confirm(fleet: EnrolledFleet, version: int) -> None:
+    """Report a version of `hall` as confirmed, as its gateway would."""
+    with contextlib.closing(open_registry(sqlite_url(fleet.folder / "hub" / "registry.db")).database) as database:
+        known = Configurations(database)
+        report = DesiredReport(
+            version=version, newest=version, digest=digest_of(known.versions("default", "hall")[0].content)
+        )
+        known.reported([(("default", "hall"), report)], time.time_ns() // 1_000)
 
 
 def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:

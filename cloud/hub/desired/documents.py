@@ -41,8 +41,19 @@ class VersionRow(TypedDict):
     """Roll-out that made it."""
     selector: str | None
     """Selector that made it."""
+    repeats: int | None
+    """Earlier version with the same content, of a roll-back."""
     confirmed_at: str | None
     failure: str | None
+
+
+class RollBackRow(VersionRow):
+    """Version after a roll-back."""
+
+    why: str
+    """Reason for the version that it repeats."""
+    made: bool
+    """False if the gateway had gone back already: then nothing was made."""
 
 
 class SelectorRow(TypedDict):

@@ -9,7 +9,8 @@
                                                         ``?selector=``: one with its YAML, without secrets
 ``GET  /api/v1/configurations/<gateway>``               one gateway with its versions, without secrets
 ``POST /api/v1/configurations/<gateway>``               YAML: the next version; ``?why= &confirm=SECONDS &restart=1``
-``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``
+``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``. Without it
+                                                        the last good one; 200 if that was done already
 ``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first: ``?after=&limit=``; one
                                                         with its gateways
 ``POST /api/v1/rollouts``                               YAML: start one; ``?gateways=PATTERN,…`` or ``?selector=``,
@@ -38,18 +39,18 @@ from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
 from cloud.hub.changes import note_change
-from cloud.hub.desired.documents import RankedSelectorRow
+from cloud.hub.desired.documents import RankedSelectorRow, RollBackRow
 from cloud.hub.desired.making import (
     ConfigurationTables,
+    RollBack,
     RolloutTarget,
     check_resources,
     confirm_fault,
-    find_earlier,
     make_context,
     match_gateways,
     plan_for_gateways,
     plan_for_selector,
-    repeat_version,
+    roll_back,
     set_wanted,
     set_wanted_for_selector,
     start_rollout,
@@ -278,15 +279,14 @@ class _DesiredApi:
         now_us, sign, note = self._desired.now_us(), self._desired.sign, query.get("why", "")
         check = _version_check(precondition_of(request))
 
-        def work(tables: ConfigurationTables) -> Any:
-            known = tables.configurations
-            return set_wanted(
-                known, [repeat_version(find_earlier(known, tenant, gateway, number), by, note)], now_us, sign, check
-            )
+        def work(tables: ConfigurationTables) -> list[RollBack]:
+            return roll_back(tables.configurations, tenant, [gateway], number, by, note, now_us, sign, check)
 
-        [made] = await self._desired.ask(work)
-        note_change(request, tenant=tenant, after={"version": made.version, "why": note})
-        return json_response(version_row(made), 201)
+        [found] = await self._desired.ask(work)
+        shown = {"version": found.record.version, "repeats": found.record.repeats, "why": note or found.why}
+        note_change(request, tenant=tenant, after=shown)
+        document: RollBackRow = {**version_row(found.record), "why": found.why, "made": found.is_new}
+        return json_response(document, 201 if found.is_new else 200)
 
     async def rollouts(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)

@@ -20,10 +20,18 @@ from bridge.resources.resource import Resource, ResourceKinds
 from cloud.hub.desired.loops import Documents, require_no_ring
 from cloud.hub.labels import Labels, LabelSelector, parse_selector
 from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
-from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, WantedConfiguration
+from cloud.hub.registry.configurations import (
+    Configurations,
+    Sign,
+    UnknownGateway,
+    UnknownVersion,
+    VersionRecord,
+    WantedConfiguration,
+)
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
 from cloud.hub.registry.selectors import PlannedGateway, SelectorPlan, SelectorRecord, Selectors, VersionContext
+from cloud.hub.rollback import NoWayBack, WayBack, find_way_back
 from cloud.hub.rollout import GOING, RolloutPace, RolloutState, make_members, parse_waves
 from edge.configuration.hub_part import hub_faults
 from edge.configuration.kinds import KINDS
@@ -178,28 +186,69 @@ def _require_no_ring(known: Configurations, tenant: str, wanted: Mapping[str, Do
     require_no_ring(wanted, known.contents(tenant, wanted.keys()))
 
 
-def find_earlier(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
-    """Return the version to roll back to: the given one, or the last confirmed before the newest. Raises
-    `UnknownGateway`."""
+class RollBack(NamedTuple):
+    """Outcome of a roll-back of one gateway."""
+
+    record: VersionRecord
+    """New version; the newest one if that already was the roll-back."""
+    is_new: bool
+    why: str
+    """Reason for the version that it repeats."""
+
+
+def roll_back(
+    known: Configurations,
+    tenant: str,
+    gateways: Sequence[str],
+    number: int | None,
+    by: str,
+    note: str,
+    now_us: int,
+    sign: Sign,
+    check: Callable[[int], None] = lambda _version: None,
+) -> list[RollBack]:
+    """Make an earlier version of each gateway its next one: the given one, or the one of `find_way_back`. `check`: as
+    of `Configurations.set_wanted`.
+
+    Raises `UnknownVersion`, and as `set_wanted`; then none is made.
+    """
+    ways = [_way_back(known, tenant, gateway, number) for gateway in gateways]
+    for way in ways:
+        if way.is_made:
+            check(way.goal.version)
+    wanted = [_repeat_version(way, by, note) for way in ways if not way.is_made]
+    made = iter(set_wanted(known, wanted, now_us, sign, check) if wanted else ())
+    return [RollBack(way.goal if way.is_made else next(made), not way.is_made, way.why) for way in ways]
+
+
+def _way_back(known: Configurations, tenant: str, gateway: str, number: int | None) -> WayBack[VersionRecord]:
     versions = known.versions(tenant, gateway)
-    if number is not None:
-        found = next((each for each in versions if each.version == number), None)
-        if found is None:
-            raise UnknownGateway(
-                f"gateway {gateway} of tenant {tenant} has no version {number}; older versions are deleted"
-            )
-        return found
-    found = next((each for each in versions[1:] if each.confirmed_at is not None), None)
+    if number is None:
+        try:
+            return find_way_back(versions)
+        except NoWayBack as error:
+            raise UnknownVersion(f"gateway {gateway} of tenant {tenant} cannot go back: {error}") from None
+    found = next((each for each in versions if each.version == number), None)
     if found is None:
-        raise UnknownGateway(f"gateway {gateway} of tenant {tenant} has no confirmed version before its newest")
-    return found
+        raise UnknownVersion(
+            f"gateway {gateway} of tenant {tenant} has no version {number}; older versions are deleted"
+        )
+    return WayBack(found, False, "it was chosen")
 
 
-def repeat_version(record: VersionRecord, by: str, note: str) -> WantedConfiguration:
+def _repeat_version(way: WayBack[VersionRecord], by: str, note: str) -> WantedConfiguration:
     """Return the content of a version, to make a new version of it."""
-    old = record.desired
-    words = note or f"back to version {record.version}"
-    return WantedConfiguration(record.tenant, record.gateway, old.resources, old.confirm_s, old.restart, by, words)
+    record, old = way.goal, way.goal.desired
+    return WantedConfiguration(
+        tenant=record.tenant,
+        gateway=record.gateway,
+        resources=old.resources,
+        confirm_s=old.confirm_s,
+        restart=old.restart,
+        made_by=by,
+        note=note or f"back to version {record.version}",
+        repeats=record.version,
+    )
 
 
 def start_rollout(

@@ -49,6 +49,7 @@ def version_row(record: VersionRecord) -> VersionRow:
         "note": record.note,
         "rollout": record.rollout,
         "selector": record.selector,
+        "repeats": record.repeats,
         "confirmed_at": moment_us(record.confirmed_at),
         "failure": record.failure,
     }

@@ -38,6 +38,7 @@ from cloud.hub.registry.schema import (
     rollouts,
     selectors,
 )
+from cloud.hub.rollback import fit_versions
 from cloud.hub.rollout import RolloutState
 from edge.output.text import line
 
@@ -53,6 +54,10 @@ _SENT = (RolloutState.RUNNING.value, RolloutState.DONE.value)
 
 class UnknownGateway(Exception):
     """The gateway is unknown; the message says so."""
+
+
+class UnknownVersion(UnknownGateway):
+    """The gateway has no such version; the message says so."""
 
 
 @hides("resources")
@@ -71,6 +76,8 @@ class WantedConfiguration(NamedTuple):
     """Selector that chose the gateway; None if it was set for the gateway by name."""
     decided_at: int | None = None
     """Time of the decision, in the order of `in_order`; None for now."""
+    repeats: int | None = None
+    """Earlier version with the same content, of a roll-back."""
 
 
 @hides("content")
@@ -94,10 +101,16 @@ class VersionRecord(NamedTuple):
     """Same as in `WantedConfiguration`."""
     decided_at: int | None = None
     """Same as in `WantedConfiguration`; None for versions of older programs, before all others."""
+    repeats: int | None = None
+    """Same as in `WantedConfiguration`."""
 
     @property
     def desired(self) -> Desired:
         return read(self.content)
+
+    @property
+    def resources(self) -> list[dict[str, Any]]:
+        return self.desired.resources
 
 
 class ConfigurationRecord(NamedTuple):
@@ -169,6 +182,15 @@ def _words_of(system: SystemReport | None) -> str:
     share = f" ({system.percent} %)" if system.phase is SystemPhase.FETCHING else ""
     why = f": {system.why}" if system.why else ""
     return f"system {system.version} {system.phase.value}{share}{why}"
+
+
+class _PastRow(NamedTuple):
+    """Version without its content."""
+
+    version: int
+    confirmed_at: int | None
+    failure: str | None
+    repeats: int | None
 
 
 class _Content(msgspec.Struct):
@@ -313,7 +335,7 @@ def make_versions(
         )
         head = (each.tenant, each.gateway, number, now_us, each.made_by, each.note)
         decided_at = at if each.decided_at is None else each.decided_at
-        source = {"rollout": each.rollout, "selector": each.selector, "decided_at": decided_at}
+        source = {"rollout": each.rollout, "selector": each.selector, "decided_at": decided_at, "repeats": each.repeats}
         record = VersionRecord(*head, content, sign(content), **source)  # type: ignore[arg-type]
         tx.execute(configurations.insert().values(**record._asdict()))
         _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=at)
@@ -394,14 +416,19 @@ def _set(tx: sa.Connection, key: Key, before: ConfigurationRecord | None, **valu
 
 
 def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> None:
-    """Delete old versions except the last confirmed one, the target of a rollback."""
+    """Delete old versions except the last confirmed one, the last one fit for a roll-back, and the roll-back that
+    passed over the first."""
     mine = (configurations.c.tenant == tenant, configurations.c.gateway == gateway)
-    confirmed = sa.select(sa.func.max(configurations.c.version)).where(
-        *mine, configurations.c.confirmed_at.is_not(None)
-    )
-    last = tx.execute(confirmed).scalar() or 0
-    old = (configurations.c.version < newest - VERSIONS_KEPT, configurations.c.version != last)
-    tx.execute(configurations.delete().where(*mine, *old))
+    light = [configurations.c[name] for name in _PastRow._fields]
+    known = [_PastRow(*row) for row in tx.execute(sa.select(*light).where(*mine).order_by(light[0].desc()))]
+    confirmed = [each.version for each in known if each.confirmed_at is not None][:1]
+    passed = [
+        each.version for each in known if any((each.repeats or each.version) < one < each.version for one in confirmed)
+    ]
+    kept = {*confirmed, *passed[:1], *(each.version for each in fit_versions(known)[:1])}
+    old = [each.version for each in known if each.version < newest - VERSIONS_KEPT and each.version not in kept]
+    if old:
+        tx.execute(configurations.delete().where(*mine, configurations.c.version.in_(old)))
 
 
 def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> ConfigurationOffer | None:

@@ -187,6 +187,7 @@ configurations = sa.Table(
     sa.Column("failure", sa.Text, nullable=True),
     sa.Column("selector", sa.String(255), nullable=True, index=True),
     sa.Column("decided_at", sa.BigInteger, nullable=True),
+    sa.Column("repeats", sa.BigInteger, nullable=True),
 )
 selectors = sa.Table(
     "selectors",
@@ -499,6 +500,19 @@ def _migrate(tx: sa.Connection, version: int) -> None:
             index.create(tx, checkfirst=True)
     if version < 4:
         _copy_commits(tx)
+    if version < 14:
+        _mark_rollbacks(tx)
+
+
+def _mark_rollbacks(tx: sa.Connection) -> None:
+    """Mark the roll-backs of older programs, which only the note tells."""
+    mine = (configurations.c.repeats.is_(None), configurations.c.note.like("back to version %"))
+    key = (configurations.c.tenant, configurations.c.gateway, configurations.c.version)
+    for *at, note in tx.execute(sa.select(*key, configurations.c.note).where(*mine)).all():
+        number = note.removeprefix("back to version ")
+        if number.isascii() and number.isdigit() and int(number) < at[2]:
+            same = (column == value for column, value in zip(key, at, strict=True))
+            tx.execute(configurations.update().where(*same).values(repeats=int(number)))
 
 
 def _copy_commits(tx: sa.Connection) -> None:

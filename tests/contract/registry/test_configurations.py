@@ -155,6 +155,19 @@ class TestVersions:
         assert len(kept) == VERSIONS_KEPT + 2
         assert kept[-1] == 1
 
+    def test_last_version_fit_for_a_roll_back_is_kept(self, known: Configurations) -> None:
+        key = ("acme", "g1")
+        known.set_wanted([wanted("g1", "good")], 1, sign)
+        say(known, key, DesiredReport(version=1, newest=1), 2)
+        known.set_wanted([wanted("g1", "bad")], 3, sign)
+        say(known, key, DesiredReport(version=2, newest=2), 4)
+        known.set_wanted([wanted("g1", "good")._replace(repeats=1)], 5, sign)
+        for number in range(VERSIONS_KEPT + 5):
+            known.set_wanted([wanted("g1", f"n{number}")], 6, sign)
+        versions = known.versions(*key)
+        assert [each.version for each in versions][-3:] == [3, 2, 1], "1 is the one to go back to, as 3 passed over 2"
+        assert len(versions) == VERSIONS_KEPT + 4
+
 
 class TestReports:
     def test_due_version_is_found(self, known: Configurations) -> None:

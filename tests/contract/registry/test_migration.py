@@ -15,8 +15,10 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from cloud.hub.groups import GatewayLineage
+from cloud.hub.groups import GatewayLineage, Presence
+from cloud.hub.registry.configurations import Configurations, WantedConfiguration
 from cloud.hub.registry.enrolments import Enrolments, TokenRecord
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore
@@ -25,6 +27,7 @@ from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceRange
 from tests.contract.registry.conftest import Place
 from tests.contract.registry.landings import PUMP, TEMPERATURE, batch, sequences
+from tests.contract.registry.wanted import document, sign
 from tests.support.memory_lake import MemoryLake
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "registry"
@@ -136,6 +139,22 @@ def test_failed_upgrade_changes_nothing(golden: Place, monkeypatch: pytest.Monke
     assert golden.execute("SELECT version FROM schema_version") == [(3,)]
     registry, _ = open_lake(golden, MemoryLake())
     assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]
+
+
+def test_roll_backs_of_older_programs_are_known_by_their_notes(place: Place) -> None:
+    registry = place.open()
+    registry.directory.presence({("acme", "g1"): Presence("here", True, 1, 1)})
+    registry.close()
+    notes = ("first", "bad", "back to version 1", "back to version 7", "back to version 1, as we must")
+    with contextlib.closing(open_registry(place.url).database) as database:
+        known = Configurations(database)
+        for note in notes:
+            known.set_wanted([WantedConfiguration("acme", "g1", [document("a")], 60.0, False, "ann", note)], 1, sign)
+    place.execute("ALTER TABLE configurations DROP COLUMN repeats")
+    place.execute("UPDATE schema_version SET version = 13")
+    with contextlib.closing(open_registry(place.url).database) as database:
+        found = Configurations(database).versions("acme", "g1")
+    assert [each.repeats for each in reversed(found)] == [None, None, 1, None, None]
 
 
 class TestFour:

@@ -14,12 +14,6 @@ import pytest
 from edge.appliance.main import run
 from edge.output.errors import Exit
 
-VERSIONS = [
-    {"version": 3, "confirmed_at": None},
-    {"version": 2, "confirmed_at": None},
-    {"version": 1, "confirmed_at": "2026-11-29T10:00:00Z"},
-]
-
 
 class HubStub:
     """Console of a hub with version 3 wanted on each gateway. Changes of `silent` ones are done without an answer."""
@@ -32,7 +26,7 @@ class HubStub:
 
         class Console(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._answer({"versions": VERSIONS})
+                self._answer({})
 
             def do_POST(self) -> None:
                 parts = urlsplit(self.path)
@@ -40,7 +34,8 @@ class HubStub:
                 name = parts.path.removeprefix("/api/v1/").removeprefix("configurations/").removesuffix("/rollback")
                 hub.requests.append((name, parse_qs(parts.query), self.headers["Idempotency-Key"]))
                 if name not in hub.silent:
-                    self._answer({"gateway": name, "version": 4, "gateways": [{"gateway": "hall", "version": 4}]})
+                    back = {"gateway": name, "version": 4, "repeats": 1, "why": "it was good", "made": True}
+                    self._answer({**back, "gateways": [{"gateway": "hall", "version": 4}]})
 
             def _answer(self, document: object) -> None:
                 self.send_response(200)
@@ -69,16 +64,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubStub]:
     stub.server.server_close()
 
 
-def test_lost_answer_of_a_rollback_names_the_version_to_repeat(
+def test_lost_answer_of_a_rollback_lists_what_was_made_and_can_be_repeated(
     hub: HubStub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.silent = {"yard"}
     assert hub.run("config", "rollback", "hall", "yard", "shed") == Exit.UNREACHABLE
-    assert [(name, query["to"]) for name, query, _ in hub.requests] == [("hall", ["1"]), ("yard", ["1"])]
+    assert [name for name, _, _ in hub.requests] == ["hall", "yard"]
     printed = capsys.readouterr()
-    assert printed.out == "hall: version 4\n"
+    assert printed.out == "hall: version 4, back to version 1: it was good\n"
     assert "error[outcome-unknown]" in printed.err
-    assert "repeat it with --to 1, not without" in printed.err
+    assert "repeat it for yard: a gateway that has gone back stays there" in printed.err
 
 
 def test_configuration_of_several_gateways_is_one_request(hub: HubStub, tmp_path: Path) -> None:
