@@ -70,6 +70,7 @@ from cloud.hub.receipts.service import ReceiptService
 from cloud.hub.receipts.signer import ReceiptSigner
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
+from cloud.hub.registry.sessions import RegistrySessions
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.shared_users import SharedUsers
@@ -357,6 +358,8 @@ class HubServer:
             if self._tls is not None:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             await self._open_services()
+            if access.keeper is not None and not access.open:
+                access.keeper.start()
             guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
             probed = Probes(guarded, self._availability.unready)
             secure = None if configuration.dev else self._certificates
@@ -384,6 +387,8 @@ class HubServer:
         finally:
             self._health.stop()
             await self._alerts.close()
+            if access.keeper is not None:
+                await access.keeper.close()
             await self._reader.stop()
             await self._finish()
             await self._close_services()
@@ -479,13 +484,13 @@ class HubServer:
     def _make_access(self) -> HttpAccess:
         """Make the access over HTTP, with sessions and the operator token of the data directory."""
         data = self._configuration.data
-        cookie = SessionCookie("hub", socket.gethostname(), str(data.resolve()))
+        cookie = SessionCookie("hub", self._registry.registry_id)  # one for all hubs on this registry
         try:
             token = operator_token(data)
         except OSError as error:
             log.warning("no token for the local operator: %s: %s", error.filename, error.strerror)
             token = None
-        return HttpAccess(
+        access = HttpAccess(
             self._gate,
             token,
             cookie,
@@ -493,6 +498,9 @@ class HubServer:
             sessions_max=HUB_SESSIONS_MAX,
             group_of=tenant_of_user,
         )
+        registry = self._configuration.registry or sqlite_url(data / REGISTRY)
+        access.keep_sessions(lambda: RegistrySessions(registry, time.time))
+        return access
 
     async def _until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`; log problems and load renewed certificates in the meantime."""

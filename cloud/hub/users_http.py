@@ -239,7 +239,7 @@ class _HubUsersApi:
 
             await self._change(change)
             if not wanted.overlap_s:
-                self._end_sessions(name)
+                await self._access.end_sessions_of(name)
             note_secret(request)
             return json_response(self._credentials(name, password, grant))
 
@@ -247,7 +247,7 @@ class _HubUsersApi:
         name = await self._name(request)
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, name, self._gate.users[name].rules)
-        ended = self._end_sessions(name)
+        ended = await self._access.end_sessions_of(name)
         note_change(request, after={"sessions": ended})
         return json_response({"name": name, "sessions": ended})
 
@@ -262,7 +262,7 @@ class _HubUsersApi:
                 remove_user(file, name)
 
             await self._change(change)
-        self._end_sessions(name)
+        await self._access.end_sessions_of(name)
         return json_response({"name": name})
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -292,13 +292,6 @@ class _HubUsersApi:
             return file.load()
 
         await self._users.change(changed)
-
-    def _end_sessions(self, name: str) -> int:
-        """End the sessions of a user in browsers; return their number."""
-        mine = [each for each in self._access.sessions if each.user == name]
-        for each in mine:
-            self._access.sessions.end(each)
-        return len(mine)
 
     def _credentials(self, name: str, password: str, grant: Grant | None) -> HubCredentials:
         return HubCredentials(user=self._document(self._gate.users[name], grant), password=password)

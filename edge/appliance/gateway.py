@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from edge.appliance.doctor.uplink_check import UplinkCheck
     from edge.broker.http.api import HttpDeviceApi
     from edge.broker.http.polls import WaitingPoll
+    from edge.broker.http.session_keeper import SessionKeeper
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.issuer import Issuer
     from edge.configuration.trials import Trials
@@ -163,6 +164,7 @@ class Gateway:
         self._recording: list[asyncio.Task[None]] = []
         """Tasks that keep charts and events."""
         self._web_server: LazyWebServer | None = None
+        self._keeper: SessionKeeper | None = None  # made with the web application
         self._reporter: asyncio.Task[None] | None = None
         self._renewal = Renewal(data, self._hub_of_identity)
         self._revocations = HubRevocations(data, self._hub_of_list)
@@ -234,6 +236,8 @@ class Gateway:
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
+        if self._keeper is not None:
+            await self._keeper.close()  # before the issuer: that ends all sessions
         await self._follow_issuer(None)
         for task in self._recording:
             task.cancel()
@@ -541,11 +545,14 @@ class Gateway:
         from edge.broker.http.guard import Guard  # noqa: PLC0415
         from edge.broker.http.session_api import session_routes  # noqa: PLC0415
         from edge.broker.http.session_cookie import SessionCookie  # noqa: PLC0415
+        from edge.broker.http.session_file import SessionFile  # noqa: PLC0415
         from edge.broker.http.traced import TracedRequests  # noqa: PLC0415
 
         limits, broker = self.configuration.limits, self.broker
         cookie = SessionCookie("gateway", self.configuration.gateway, socket.gethostname(), str(self._data.resolve()))
         access = HttpAccess(broker.gate, self._operator_token, cookie)
+        self._keeper = access.keep_sessions(partial(SessionFile, self._data, time.time))
+        self._keeper.start()
         if broker.devices is None:
             self._devices = HttpDeviceApi(broker.router, limits, access, broker.admission.budget)
         else:

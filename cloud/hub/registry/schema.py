@@ -402,6 +402,29 @@ request_keys = sa.Table(
     sa.Column("status", sa.Integer, nullable=True),
     sa.Column("body", sa.LargeBinary, nullable=True),
 )
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("day", sa.Integer, primary_key=True, autoincrement=False, index=True),
+    sa.Column("messages", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("user", NameType, nullable=False, index=True),
+    sa.Column("way", sa.Text, nullable=False),
+    sa.Column("secret", sa.String(64), nullable=False),
+    sa.Column("rules", sa.Text, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=True),
+    sa.Column("stays", sa.Boolean, nullable=False),
+    sa.Column("opened_at", sa.BigInteger, nullable=False),
+    sa.Column("used_at", sa.BigInteger, nullable=False),
+    sa.Column("sealed", sa.LargeBinary, nullable=True),
+    sa.Column("renewing_until", sa.BigInteger, nullable=True),
+)
 audit = sa.Table(
     "audit",
     metadata,
@@ -500,7 +523,7 @@ def _migrate(tx: sa.Connection, version: int) -> None:
             index.create(tx, checkfirst=True)
     if version < 4:
         _copy_commits(tx)
-    if version < 14:
+    if version < 15:
         _mark_rollbacks(tx)
 
 

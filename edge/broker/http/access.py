@@ -26,7 +26,9 @@ from edge.broker.http.peer import peer_of
 from edge.broker.http.rates import ApiRates
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import READS
+from edge.broker.http.session_archive import BY_OPERATOR, BY_PASSWORD, ArchiveFailed, KeptSession, SessionArchive
 from edge.broker.http.session_cookie import SessionCookie
+from edge.broker.http.session_keeper import SessionKeeper
 from edge.broker.http.sessions import BrowserSession, BrowserSessions, OpenedSession
 from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant, Operation
 from edge.broker.model.refusals import RefusalCause
@@ -36,6 +38,8 @@ from edge.broker.security.sign_in import PersonSignIn
 from edge.broker.security.site import is_loopback, same_origin
 from edge.output.text import word
 
+SIGN_IN: Final = "/api/v1/session"
+"""Path of sign-ins."""
 USER: Final = "waypost.user"
 """Key of the authenticated user in the ASGI scope of a request."""
 _COUNTED: Final = "waypost.counted"
@@ -103,6 +107,8 @@ class HttpAccess:
         self.cookie = cookie or SessionCookie()
         release = gate.release if gate is not None else lambda _: None
         self.sessions = BrowserSessions(release, most=sessions_max, group_of=group_of)
+        self.keeper: SessionKeeper | None = None
+        """Keeps the sessions over restarts; None: they end with the process."""
 
     @property
     def open(self) -> bool:
@@ -204,24 +210,98 @@ class HttpAccess:
         token = self.cookie.token(request)
         return self.sessions.find(token, self.clock()) if token is not None else None
 
-    def open_session(self, proven: VerifiedIdentity, *, stays: bool) -> OpenedSession | None:
+    def keep_sessions(self, open_archive: Callable[[], SessionArchive]) -> SessionKeeper:
+        """Keep sessions in an archive; `open_archive` is called in a thread. Start the keeper, and later close it."""
+        self.keeper = SessionKeeper(self.sessions, open_archive, self._grant_kept, clock=self.clock, utc_s=self.utc_s)
+        return self.keeper
+
+    async def recover_session(self, request: Request) -> None:
+        """Bring back the session of a request if it is kept. Raises RequestRefused if that cannot be known now."""
+        token = self.cookie.token(request)
+        if self.keeper is None or token is None or self.open or "authorization" in request.headers:
+            return
+        try:
+            await self.keeper.recover(token)
+        except ArchiveFailed as error:
+            if request.method in READS or request.url.path != SIGN_IN:
+                raise RequestRefused(503, f"your session cannot be looked up: {error}") from None
+
+    async def open_session(self, proven: VerifiedIdentity, *, stays: bool) -> OpenedSession | None:
         """Open a session of a verified user. Return None if the user has changed since."""
         gate = self.gate
         if gate is None:
             return None
-        return self.sessions.open(
+        opened = self.sessions.open(
             lambda revoke: gate.grant_session(proven, "session", revoke), stays=stays, now=self.clock()
         )
+        return await self._kept(opened, proven, self._way_of(gate))
 
-    def open_operator_session(self) -> OpenedSession | None:
+    async def open_operator_session(self) -> OpenedSession | None:
         """Open a session with the rights of the operator token."""
-        return self.sessions.open(
-            lambda revoke: Grant(OPERATOR, "session", self._operator_rules, revoke), stays=False, now=self.clock()
-        )
+        opened = self.sessions.open(self._grant_operator, stays=False, now=self.clock())
+        return await self._kept(opened, VerifiedIdentity(OPERATOR), BY_OPERATOR)
+
+    async def end_session(self, session: BrowserSession) -> None:
+        """End a session; that is durable on return. Raises RequestRefused: it has ended, and may come back."""
+        if self.keeper is None:
+            self.sessions.end(session)
+            return
+        try:
+            await self.keeper.end(session)
+        except ArchiveFailed as error:
+            raise _not_durable(error) from None
+
+    async def end_sessions_of(self, user: str) -> int:
+        """End the sessions of a user; return their number. As `end_session`."""
+        if self.keeper is None:
+            mine = [each for each in self.sessions if each.user == user]
+            for each in mine:
+                self.sessions.end(each)
+            return len(mine)
+        try:
+            return await self.keeper.end_user(user)
+        except ArchiveFailed as error:
+            raise _not_durable(error) from None
 
     def is_operator(self, request: Request) -> bool:
         """Return True for a local client that shows the operator token."""
         return self._by_operator(request)
+
+    async def _kept(self, opened: OpenedSession | None, proven: VerifiedIdentity, by: str) -> OpenedSession | None:
+        """Keep an opened session over restarts."""
+        if opened is not None and self.keeper is not None:
+            token, session = opened
+            kept = KeptSession(
+                key=session.key,
+                user=session.user,
+                by=by,
+                secret=proven.secret,
+                rules=proven.rules,
+                expires_at_s=proven.expires_at_s,
+                stays=session.stays,
+                opened_at_s=self.utc_s(),
+                used_at_s=self.utc_s(),
+            )
+            await self.keeper.opened(session, token, kept)
+        return opened
+
+    def _grant_kept(self, kept: KeptSession, revoke: Callable[[Ended], None]) -> Grant | None:
+        """Return the grant of a kept session with the rights of now; None if its user may not use it any more."""
+        gate = self.gate
+        if kept.by == BY_OPERATOR:
+            return self._grant_operator(revoke) if self._operator_token is not None else None
+        if gate is None or kept.by != self._way_of(gate) or (kept.by == BY_PASSWORD and not kept.secret):
+            return None
+        proven = VerifiedIdentity(kept.user, kept.rules, kept.expires_at_s, kept.secret)
+        return gate.grant_session(proven, "session", revoke, restored=True)
+
+    def _grant_operator(self, revoke: Callable[[Ended], None]) -> Grant:
+        return Grant(OPERATOR, "session", self._operator_rules, revoke)
+
+    @staticmethod
+    def _way_of(gate: Authenticator) -> str:
+        """Return how people sign in now, as `KeptSession.by` has it."""
+        return gate.bearer.issuer if gate.tokens and gate.bearer is not None else BY_PASSWORD
 
     def _session_of(self, request: Request, gate: Authenticator) -> BrowserSession | None:
         """Return the session of a request; None if the client authenticates otherwise. Raises RequestRefused."""
@@ -239,6 +319,11 @@ class HttpAccess:
         if self._operator_token is None or scheme.lower() != "bearer" or not is_local(request):
             return False
         return hmac.compare_digest(shown.strip().encode("latin-1"), self._operator_token.encode("ascii"))
+
+
+def _not_durable(error: ArchiveFailed) -> RequestRefused:
+    what = "signed out here; but the session is still on disk, and may come back after a power cut"
+    return RequestRefused(503, f"{what}: {error}")
 
 
 def is_local(request: Request) -> bool:

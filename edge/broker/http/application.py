@@ -16,6 +16,7 @@ from edge.broker.http.audit import AuditLog
 from edge.broker.http.compression import Compression
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute, allowed_methods
+from edge.broker.http.session_keeper import RecoverSessions
 
 Answer = Callable[[Request], Awaitable[Response]]
 Requirement = Callable[[Request], Awaitable[None]]
@@ -70,6 +71,7 @@ def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
 
     app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown, 500: _failed})
     app.router.redirect_slashes = False  # paths are exact
+    app.add_middleware(RecoverSessions, recover=access.recover_session)
     app.add_middleware(NoSniff)
     app.add_middleware(Compression)
     app.add_middleware(AuditLog)

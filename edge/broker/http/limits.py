@@ -94,6 +94,28 @@ SESSION_IDLE_S: Final = 1_800.0
 SESSION_STAY_S: Final = 43_200.0
 """The same for a session that stays: a shift and the way home."""
 
+SESSION_LIFE_S: Final = 30 * 86_400.0
+"""Seconds after which every session ends: a page that is open for ever is not signed in for ever."""
+
+SESSION_TOUCHES: Final = 4
+"""Times in an idle period that the use of a session is written. After a power cut it may end this share earlier; on a
+card a page that is open all day writes 3 MB."""
+
+SESSION_KEEP_S: Final = 60.0
+"""Seconds between two looks at which uses are to be written."""
+
+SESSION_CHECK_S: Final = 5.0
+"""Seconds after which a node looks whether another one has ended a session: one row by its key."""
+
+SESSION_LOOKUPS_MAX: Final = 64
+"""Unknown tokens that are looked up at once, some milliseconds each. Anybody can make one up."""
+
+SESSIONS_ENDED_KEPT_MAX: Final = 4_096
+"""Keys of ended sessions that a node knows, 100 bytes each: a request that is on its way must not bring one back."""
+
+SESSION_RENEWAL_S: Final = 20.0
+"""Seconds for which one of several nodes renews a token at the issuer; then another one tries."""
+
 SESSION_LINK_S: Final = 60.0
 """Seconds in which the link of `waypost open` has to be used."""
 

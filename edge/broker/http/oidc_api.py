@@ -105,6 +105,8 @@ class _OidcApi:
         self._access = access
         self._pending = PendingSignIns()
         self._renewing: set[asyncio.Task[None]] = set()
+        if access.keeper is not None:
+            access.keeper.renew_with(self)
 
     async def begin(self, request: Request) -> Response:
         state, browser, nonce, verifier = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(4))
@@ -128,14 +130,14 @@ class _OidcApi:
         try:
             flow = self._flow()
             person, pending = await self._signed_in(request, flow)
-            token, session = self._open(person, pending)
+            token, session = await self._open(person, pending)
             session.signed_in_at_issuer(person.id_token)
         except SignInFailed as failed:
             return self._failed(request, failed)
+        if self._access.keeper is not None:
+            await self._access.keeper.keep_renewal(session, person)
         if person.refresh_token:
-            renewing = asyncio.get_running_loop().create_task(self._renew(session, flow, person.refresh_token))
-            self._renewing.add(renewing)
-            renewing.add_done_callback(self._renewing.discard)
+            self.resume(session, person.refresh_token)
         set_user(request, session.user)
         log.info("sign-in: user=%s from=%s by the issuer", line(session.user), remote_host(request) or "-")
         response = RedirectResponse(f"/{pending.leads_to}", 303, headers=_NOT_KEPT)
@@ -150,9 +152,9 @@ class _OidcApi:
             raise SignInFailed(SignInFault.ISSUER, "no client is configured (oidc.clientId)")
         return flow
 
-    def _open(self, person: SignedInPerson, pending: PendingSignIn) -> OpenedSession:
+    async def _open(self, person: SignedInPerson, pending: PendingSignIn) -> OpenedSession:
         """Open the session of a person. Raises SignInFailed."""
-        opened = self._access.open_session(person.proven, stays=pending.stay)
+        opened = await self._access.open_session(person.proven, stays=pending.stay)
         if opened is None:
             raise SignInFailed(SignInFault.TOKEN, "the user has changed")
         return opened
@@ -170,18 +172,44 @@ class _OidcApi:
             raise SignInFailed(SignInFault.DENIED, f"the issuer answered {query.get('error', '')[:60]!r}")
         return await flow.exchange(code, pending.redirect_uri, pending.verifier, pending.nonce), pending
 
+    def resume(self, session: BrowserSession, refresh_token: str) -> None:
+        """Keep the rights of a session those that the issuer gives, until it ends."""
+        flow = self._access.code_flow
+        if flow is None:
+            return
+        renewing = asyncio.get_running_loop().create_task(self._renew(session, flow, refresh_token))
+        self._renewing.add(renewing)
+        renewing.add_done_callback(self._renewing.discard)
+
+    async def renew(self, refresh_token: str) -> SignedInPerson | None:
+        """Return the person of a token with the rights of now; None if the issuer gives it none."""
+        flow = self._access.code_flow
+        try:
+            return await flow.renew(refresh_token) if flow is not None else None
+        except SignInFailed as failed:
+            log.info("a session is not restored: %s", failed)
+            return None
+
     async def _renew(self, session: BrowserSession, flow: PersonSignIn, refresh_token: str) -> None:
         """Keep the rights of a session those that the issuer gives, until the session ends.
 
         A session has the life of its token. Before its end the next one is requested; the issuer refuses when the
         person was removed there, and the session ends.
         """
-        gate = self._access.gate
+        gate, keeper = self._access.gate, self._access.keeper
         while gate is not None and session in self._access.sessions and session.grant.expires_at_s is not None:
             left_s = session.grant.expires_at_s - self._access.utc_s()
             await asyncio.sleep(max(1.0, left_s - OIDC_RENEW_BEFORE_S))
             if session not in self._access.sessions:
                 return
+            if keeper is not None and (elsewhere := await keeper.renewed_elsewhere(session)) is not None:
+                if not gate.renew(session.grant, elsewhere.proven):
+                    self._access.sessions.end(session, Ended.CHANGED)
+                    return
+                refresh_token = elsewhere.refresh_token
+                continue
+            if keeper is not None and not await keeper.may_renew(session):
+                continue
             try:
                 person = await flow.renew(refresh_token)
             except SignInFailed as failed:
@@ -196,6 +224,8 @@ class _OidcApi:
                 return
             refresh_token = person.refresh_token
             session.signed_in_at_issuer(person.id_token)
+            if keeper is not None:
+                await keeper.keep_renewal(session, person)
 
     def _failed(self, request: Request, failed: SignInFailed) -> Response:
         """Lead to the sign-in page, which says why in words."""

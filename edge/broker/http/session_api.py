@@ -14,6 +14,7 @@ and ends in `HttpAccess.open_session`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -148,9 +149,7 @@ class _SessionApi:
             opened = await self._opened(request, document, gate)
         except RequestRefused as refused:
             return refused.response()
-        before = self._access.session_of(request)
-        if before is not None:
-            self._access.sessions.end(before)
+        await self._end_former(request)
         token, session = opened
         set_user(request, session.user)
         log.info("sign-in: user=%s from=%s", line(session.user), remote_host(request) or "-", extra=event("sign-in"))
@@ -164,17 +163,18 @@ class _SessionApi:
             if session is not None:
                 async with self._access.admitted(request):  # checks that a page of this node sent it
                     leaves_at = self._sign_out_address(request, session)
-                    self._access.sessions.end(session)
                 log.info(
                     "sign-out: user=%s from=%s",
                     line(session.user),
                     remote_host(request) or "-",
                     extra=event("sign-in"),
                 )
+                await self._access.end_session(session)
+            response = self._response(request, None, None, leaves_at)
         except RequestRefused as refused:
-            return refused.response()
-        response = self._response(request, None, None, leaves_at)
-        self._access.cookie.remove(request, response)
+            response = refused.response()
+        if session is None or session not in self._access.sessions:
+            self._access.cookie.remove(request, response)
         return response
 
     async def link(self, request: Request) -> Response:
@@ -187,6 +187,13 @@ class _SessionApi:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
+    async def _end_former(self, request: Request) -> None:
+        """End the session that this browser had. If that is not durable, it ends when it is idle."""
+        before = self._access.session_of(request)
+        if before is not None:
+            with contextlib.suppress(RequestRefused):
+                await self._access.end_session(before)
+
     async def _opened(self, request: Request, document: SignIn, gate: Authenticator) -> OpenedSession:
         """Verify a sign-in and open its session. Raises RequestRefused."""
         source = remote_host(request)
@@ -194,7 +201,7 @@ class _SessionApi:
             if not self._links.take(document.link, self._access.clock()):
                 gate.failed(source, "", "", RefusalCause.TOKEN)
                 raise self._failed(request, "-", 401, "the link was used already, or is older than a minute")
-            opened = self._access.open_operator_session()
+            opened = await self._access.open_operator_session()
         else:
             if gate.throttles(source, "" if gate.tokens else document.user):
                 raise self._failed(request, document.user, 429, "too many wrong passwords: wait a minute")
@@ -204,7 +211,7 @@ class _SessionApi:
                 raise self._failed(request, document.user, 503, verdict.value)
             if proven is None:
                 raise self._failed(request, document.user, 401, failure_words(gate, verdict))
-            opened = self._access.open_session(proven, stays=document.stay)
+            opened = await self._access.open_session(proven, stays=document.stay)
         if opened is None:
             raise self._failed(request, document.user, 401, LoginVerdict.REFUSED.value)
         return opened

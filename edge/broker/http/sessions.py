@@ -1,8 +1,8 @@
 """Sessions of people in browsers.
 
 A session is a user who has signed in: its rights (`Grant`), until it signs out, is idle for too long, or changes. The
-browser holds a token of 256 random bits in a cookie; here only its SHA-256 is kept, in memory. So a restart ends all
-sessions, and reading the memory of the process gives no token.
+browser holds a token of 256 random bits in a cookie; here only its SHA-256 is kept, so reading the memory of the
+process gives no token. The table is in memory; `session_keeper` lets sessions outlive a restart.
 
 The table knows neither cookies nor passwords; `edge.broker.http.access` does.
 """
@@ -15,13 +15,23 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bridge.hidden import hides
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_STAY_S, SESSIONS_MAX, SESSIONS_OF_ONE_MAX
 from edge.broker.model.authorization import Ended, Grant
 
 _TOKEN_BYTES: Final = 32
+
+S = TypeVar("S", bound="OwnedSession")
+
+
+class OwnedSession(Protocol):
+    """Session, as far as the limits count it."""
+
+    @property
+    def user(self) -> str: ...
+
 
 MakeGrant = Callable[[Callable[[Ended], None]], Grant | None]
 """Makes the grant of a session, with the callback that ends the session; None if the user does not exist any more."""
@@ -30,7 +40,7 @@ MakeGrant = Callable[[Callable[[Ended], None]], Grant | None]
 class BrowserSession:
     """One session. `BrowserSessions` makes and ends it."""
 
-    __slots__ = ("_requests", "_used_at_s", "grant", "id_token", "idle_s", "key")
+    __slots__ = ("_requests", "_used_at_s", "grant", "id_token", "idle_s", "key", "sealing_key")
 
     def __init__(self, key: bytes, grant: Grant, idle_s: float, now: float) -> None:
         self.key = key
@@ -40,6 +50,8 @@ class BrowserSession:
         """Seconds without a request after which the session ends."""
         self.id_token = ""
         """Token that names the person to the issuer when it signs out; empty unless it signed in there."""
+        self.sealing_key = b""
+        """Key of what is kept encrypted of it; empty unless it signed in at an issuer and has shown its token."""
         self._used_at_s = now
         self._requests: set[asyncio.Future[Ended]] = set()
 
@@ -66,8 +78,8 @@ class BrowserSession:
         return self.used_at_s(now) + self.idle_s
 
     def use(self, now: float) -> None:
-        """Note that a request uses the session."""
-        self._used_at_s = now
+        """Note a use of the session, by a request or at another node."""
+        self._used_at_s = max(self._used_at_s, now)
 
     @contextmanager
     def serving(self, ended: asyncio.Future[Ended], clock: Callable[[], float]) -> Iterator[None]:
@@ -108,10 +120,15 @@ class BrowserSessions:
         """`release` gets the grant of each session that has ended; `most`: sessions at once. `group_of` returns the
         group of a user: groups share the room equally, as do the users of a group."""
         self._release = release
+        self._discarded: Callable[[BrowserSession], None] = lambda _: None
         self._most = most
         self._group_of = group_of
         self._by_key: dict[bytes, BrowserSession] = {}
         """Sessions by the SHA-256 of their token."""
+
+    def call_when_discarded(self, discarded: Callable[[BrowserSession], None]) -> None:
+        """Call `discarded` for each session that must not come back: it signed out, made room, or its user changed."""
+        self._discarded = discarded
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -130,27 +147,41 @@ class BrowserSessions:
         """
         self.end_idle(now)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        key = _key_of(token)
+        key = key_of(token)
         grant = make_grant(lambda why: self._end(key, why))
         if grant is None:
             return None
         session = BrowserSession(key, grant, SESSION_STAY_S if stays else SESSION_IDLE_S, now)
-        mine = [each for each in self if each.user == session.user]
-        if len(mine) >= SESSIONS_OF_ONE_MAX:
-            self._end_longest_unused(mine, now)
-        if len(self) >= self._most:
-            of_group = self._with_most(list(self), session, lambda each: self._group_of(each.user))
-            self._end_longest_unused(self._with_most(of_group, session, lambda each: each.user), now)
+        for each in self._displaced_by(session.user, now):
+            self.end(each)
         self._by_key[key] = session
         return OpenedSession(token, session)
 
+    def restore(self, key: bytes, make_grant: MakeGrant, *, stays: bool, used_at_s: float, now: float) -> None:
+        """Bring back a session that was kept. Nothing is done if its user does not exist any more, if it is there
+        already, or if another one would have to make room."""
+        self.end_idle(now)
+        if key in self._by_key:
+            return
+        grant = make_grant(lambda why: self._end(key, why))
+        if grant is None:
+            return
+        if self._displaced_by(grant.user, now):
+            self._release(grant)
+            return
+        self._by_key[key] = BrowserSession(key, grant, SESSION_STAY_S if stays else SESSION_IDLE_S, used_at_s)
+
+    def of_key(self, key: bytes) -> BrowserSession | None:
+        """Return the session with this SHA-256 of its token, without noting a use."""
+        return self._by_key.get(key)
+
     def find(self, token: str, now: float) -> BrowserSession | None:
         """Return the session of a token, and note its use; None if it has ended."""
-        session = self._by_key.get(_key_of(token))
+        session = self._by_key.get(key_of(token))
         if session is None:
             return None
         if session.ends_at_s(now) <= now:
-            self.end(session)
+            self._end(session.key, Ended.SIGNED_OUT, idle=True)
             return None
         session.use(now)
         return session
@@ -163,27 +194,51 @@ class BrowserSessions:
         """End the sessions that were idle for too long."""
         for session in self:
             if session.ends_at_s(now) <= now:
-                self.end(session)
+                self._end(session.key, Ended.SIGNED_OUT, idle=True)
 
-    def _end_longest_unused(self, sessions: Sequence[BrowserSession], now: float) -> None:
-        self.end(min(sessions, key=lambda each: each.used_at_s(now)))
+    def _displaced_by(self, user: str, now: float) -> list[BrowserSession]:
+        return choose_displaced(
+            list(self), user, lambda each: each.used_at_s(now), most=self._most, group_of=self._group_of
+        )
 
-    @staticmethod
-    def _with_most(
-        sessions: Sequence[BrowserSession], new: BrowserSession, owner_of: Callable[[BrowserSession], str]
-    ) -> list[BrowserSession]:
-        """Return the sessions of the owners with the most, counted with a new one."""
-        counts = Counter(owner_of(each) for each in sessions)
-        counts[owner_of(new)] += 1
-        most = max(counts[owner_of(each)] for each in sessions)
-        return [each for each in sessions if counts[owner_of(each)] == most]
-
-    def _end(self, key: bytes, why: Ended) -> None:
+    def _end(self, key: bytes, why: Ended, *, idle: bool = False) -> None:
+        """End a session. One that is idle, or has an expired token, here may be in use at another node."""
         session = self._by_key.pop(key, None)
-        if session is not None:
-            self._release(session.grant)
-            session.end(why)
+        if session is None:
+            return
+        self._release(session.grant)
+        session.end(why)
+        if not idle and why is not Ended.EXPIRED:
+            self._discarded(session)
 
 
-def _key_of(token: str) -> bytes:
+def choose_displaced(
+    sessions: Sequence[S], user: str, used_at_s: Callable[[S], float], *, most: int, group_of: Callable[[str], str]
+) -> list[S]:
+    """Return the sessions that have to end for a new one of a user; see `BrowserSessions.open`."""
+    left, displaced = list(sessions), list[S]()
+
+    def end_longest_unused(among: Sequence[S]) -> None:
+        longest = min(among, key=used_at_s)
+        left.remove(longest)
+        displaced.append(longest)
+
+    while len(mine := [each for each in left if each.user == user]) >= SESSIONS_OF_ONE_MAX:
+        end_longest_unused(mine)
+    while len(left) >= most:
+        of_group = _with_most(left, group_of(user), lambda each: group_of(each.user))
+        end_longest_unused(_with_most(of_group, user, lambda each: each.user))
+    return displaced
+
+
+def _with_most(sessions: Sequence[S], new: str, owner_of: Callable[[S], str]) -> list[S]:
+    """Return the sessions of the owners with the most, counted with a new one of an owner."""
+    counts = Counter(owner_of(each) for each in sessions)
+    counts[new] += 1
+    most = max(counts[owner_of(each)] for each in sessions)
+    return [each for each in sessions if counts[owner_of(each)] == most]
+
+
+def key_of(token: str) -> bytes:
+    """Return the SHA-256 of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

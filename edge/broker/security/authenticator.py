@@ -391,25 +391,30 @@ class Authenticator:
 
     # --- grants -------------------------------------------------------------------------------------------------
 
-    def grant(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
+    def grant(
+        self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None], *, restored: bool = False
+    ) -> Grant | None:
         """Return the grant of a verified client for one connection; None when the user does not exist.
 
         The user of a token need not be known here. `revoke` is called when the rights change, until `release`.
+        `restored`: it logged in earlier.
         """
         if proven.user not in self._users and proven.expires_at_s is None:
             return None
-        if proven.user in self._users:
+        if proven.user in self._users and not restored:
             self.last_logins[proven.user] = self._utc_s()
         grant = Grant(proven.user, client, self._rules(proven), revoke)
         self._hold(grant, proven.expires_at_s)
         return grant
 
-    def grant_session(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
+    def grant_session(
+        self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None], *, restored: bool = False
+    ) -> Grant | None:
         """Return a grant like `grant` that also ends with the password that was verified, and with a change of mode."""
         user = self._users.get(proven.user)
         if proven.secret and (user is None or all(secret.id != proven.secret for secret in user.secrets)):
             return None  # the password has changed since it was verified
-        grant = self.grant(proven, client, revoke)
+        grant = self.grant(proven, client, revoke, restored=restored)
         if grant is not None:
             self._sessions[grant] = proven.secret
             if proven.secret and user is not None:

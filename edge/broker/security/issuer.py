@@ -66,6 +66,11 @@ class Issuer:
         self.code_flow = CodeFlow(configuration, client, self) if client is not None else None
         """Sign-in of people; None without a client."""
 
+    @property
+    def issuer(self) -> str:
+        """Return the identifier of the issuer."""
+        return self.configuration.issuer
+
     def start(self) -> None:
         """Load the stored keys and start refreshing them."""
         self._load()

@@ -81,6 +81,11 @@ class BearerVerifier(Protocol):
     """Verifies bearer tokens."""
 
     @property
+    def issuer(self) -> str:
+        """Return the identifier of the issuer."""
+        ...
+
+    @property
     def code_flow(self) -> PersonSignIn | None:
         """Return the sign-in of people; None if none is configured."""
         ...

@@ -49,6 +49,7 @@ PAGE = {"sec-fetch-mode": "cors", "sec-fetch-site": "same-origin"}
 class TokenIssuer:
     """Accepts the token `good` for an hour."""
 
+    issuer = "https://id.example"
     code_flow = None
 
     def check(self, token: bytes, decided: Any) -> None:
