@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cloud.hub.registry.enrolments import Enrolments
     from cloud.hub.registry.rollouts import Rollouts
     from cloud.hub.registry.selectors import Selectors
+    from cloud.hub.registry.usage import TenantUsage
     from cloud.hub.tenants import Tenants
 
 DEFAULT_TENANT: Final = "default"
@@ -186,6 +187,16 @@ def open_alerts(place: HubPlace) -> Iterator[Alerts]:
 
     with hub_of(place) as (_, registry), contextlib.closing(Alerts(registry)) as alerts:
         yield alerts
+
+
+@contextlib.contextmanager
+def open_usage(place: HubPlace) -> Iterator[TenantUsage]:
+    """Open the usage of tenants. Raises CommandError."""
+    from cloud.hub.registry.opening import open_registry
+    from cloud.hub.registry.usage import TenantUsage
+
+    with hub_of(place) as (_, registry), contextlib.closing(open_registry(registry).database) as database:
+        yield TenantUsage(database)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,6 +131,8 @@ class TenantFigures:
     connected: int = 0
     rows: int = 0
     """Messages landed since the hub started."""
+    bytes: int = 0
+    """Their bytes, without compression."""
     rate: Rate = field(default_factory=Rate)
 
 
@@ -293,7 +295,11 @@ class FleetState:
         if landed.rows:
             self.latencies_s.append(report.seconds)
         self.rate.add(landed.rows, now_s)
+        sizes: Counter[Key] = Counter()
+        counts: Counter[Key] = Counter()
         for session, received in batches:
+            sizes[session.key] += received.batch.expanded
+            counts[session.key] += len(received.batch)
             gateway = self.gateways.get(session.key)
             if gateway is not None:
                 newest = max(received.batch.received_at) // 1_000
@@ -306,6 +312,7 @@ class FleetState:
                 gateway.rate.add(rows, now_s)
                 figures = self.tenants[gateway.tenant]
                 figures.rows += rows
+                figures.bytes += sizes[key] * rows // max(counts[key], rows)  # messages that had landed count once
                 figures.rate.add(rows, now_s)
 
     def _count_dropped(self, landed: Sequence[tuple[GatewaySession, Content]]) -> None:

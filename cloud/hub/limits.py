@@ -274,6 +274,12 @@ FAILED_SHOWN_MAX = 20
 HUB_SESSIONS_MAX = 1_024
 """Sessions of browsers at once, about 2 KiB each; tenants share them equally when they are used up."""
 
+USAGE_DAYS_KEPT = 400
+"""Days of the usage of a tenant that the registry keeps: a year, and a month for its bill. 20 KiB of each tenant."""
+
+USAGE_WRITE_S = 30.0
+"""Interval of writing the usage of tenants: a crash loses as much of it, never a message."""
+
 TENANT_USERS_MAX = 5_000
 """Users of one tenant that are added over HTTP: a quarter of the users of a hub, so that others find room."""
 
@@ -317,8 +323,15 @@ AUDIT_TENANT_ROWS_MAX = 50_000
 """Lines of the audit that are kept of each tenant, and of the hub itself, the latest: some 15 MiB of the registry. No
 tenant pushes out the lines of others."""
 
+AUDIT_ROWS_MAX = 1_000_000
+"""Lines of the audit that are kept of all tenants together: some 300 MiB of the registry. Above it those with the most
+lines lose their oldest ones, so that the others keep theirs."""
+
 AUDIT_SEARCHED_MAX = 20_000
-"""Lines of the audit that one search reads: some 50 ms. The next page goes on with older ones."""
+"""Lines of the audit that one search reads at once: some 50 ms. It goes on with older ones while none matches."""
+
+AUDIT_READS_MAX = 5
+"""Times that one search does so, 0.25 s: it delays other searches. Then the answer says how far it has come."""
 
 AUDIT_CLOCK_LINES = 1_000
 """Latest lines before a time among which the last one is looked for: a clock may be set back."""

@@ -85,10 +85,22 @@ class _HubCollector(Collector):
         }
         for metric, (text, value) in gauges.items():
             yield GaugeMetricFamily(metric, text, value=value)
+        yield from self._tenants()
         yield from self._applications()
         yield from self._command_counts()
         yield from self._configurations()
         yield from self._process()
+
+    def _tenants(self) -> Iterator[Metric]:
+        about = "Messages written to the lake, by tenant"
+        messages = CounterMetricFamily("waypost_hub_tenant_messages_landed", about, labels=["tenant"])
+        about = "Bytes of these messages, without compression"
+        size = CounterMetricFamily("waypost_hub_tenant_bytes_landed", about, labels=["tenant"])
+        for tenant, figures in self._fleet.tenants.items():
+            messages.add_metric([tenant], figures.rows)
+            size.add_metric([tenant], figures.bytes)
+        yield messages
+        yield size
 
     def _applications(self) -> Iterator[Metric]:
         made = CounterMetricFamily("waypost_hub_copies", "Live copies made for applications", labels=["tenant"])

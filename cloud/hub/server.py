@@ -76,7 +76,8 @@ from cloud.hub.service import HubService, ignore_report
 from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.system_http import HubSystem, ends_at_in, ends_at_of, system_routes
-from cloud.hub.tenants_http import TenantsView, tenant_routes
+from cloud.hub.tenants_http import TenantsView, UsageView, tenant_routes
+from cloud.hub.usage import UsageRecorder
 from cloud.hub.users_http import user_routes
 from cloud.lake.faults import RegistryError
 from cloud.place.place import place_of
@@ -195,6 +196,7 @@ class HubServer:
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit = HubAudit(registry, time.time)
+        self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
 
     def _make_availability(self, registry: sa.URL) -> HubAvailability:
         """Make the state of this hub for orchestrators and other hubs."""
@@ -376,6 +378,7 @@ class HubServer:
                 await self._availability.open(port)
                 self._health.start()
                 self._alerts.start()
+                self._usage.start()
                 ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
                 await self._availability.drain(configuration.drain_s)
@@ -391,6 +394,7 @@ class HubServer:
                 await access.keeper.close()
             await self._reader.stop()
             await self._finish()
+            await self._usage.close()
             await self._close_services()
             if self._users is not None:
                 await self._users.stop()
@@ -430,6 +434,7 @@ class HubServer:
         clock = asyncio.get_running_loop().time
         quotas = self._configuration.tenants
         tenants = TenantsView(self._fleet, quotas, self.acceptor, self._spaces, self._service, clock)
+        usage = UsageView(self._committer.read, _now_us)
         return application(
             self._fleet,
             self._committer,
@@ -445,7 +450,7 @@ class HubServer:
             more=[
                 *session_routes(access, may_operate),
                 *user_routes(self._users, self._gate, access),
-                *tenant_routes(tenants, access),
+                *tenant_routes(tenants, usage, access),
                 *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),

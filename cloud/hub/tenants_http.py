@@ -1,17 +1,20 @@
 """Tenants of a hub over HTTP, with limits and use.
 
-``GET /api/v1/tenants``  the user's own tenant, or with the right on ``$fleet`` all: ``?q=&after=&limit=``
+``GET /api/v1/tenants``                 the user's own tenant, or with the right on ``$fleet`` all of
+                                        them: ``?q=&after=&limit=``
+``GET /api/v1/tenants/<tenant>/usage``  messages and bytes of each day that landed, the latest first: ``?days=31``
 
-A tenant exists from its first user or gateway on, or from its quota in the hub's configuration. Messages of each day
-are in the lake: ``GET /api/v1/completeness``.
+A tenant exists from its first user or gateway on, or from its quota in the hub's configuration. What its gateways have
+accepted each day is in the lake: ``GET /api/v1/completeness``.
 """
 
 from __future__ import annotations
 
+import datetime
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -20,16 +23,27 @@ from starlette.responses import Response
 from cloud.hub.acceptor import Acceptor
 from cloud.hub.fleet import FleetState
 from cloud.hub.json_http import answering, json_response
+from cloud.hub.limits import USAGE_DAYS_KEPT
 from cloud.hub.peers import DEFAULT_TENANT, tenants_of
+from cloud.hub.registry.registry import Registry
+from cloud.hub.registry.usage import DayAmount, TenantAmount
 from cloud.hub.scope import scope_of
 from cloud.hub.service import HubService
 from cloud.hub.spaces import Spaces
 from cloud.hub.tenants import Tenants
+from cloud.hub.usage import DAY_US
+from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.queries import limit_of
+from edge.broker.http.queries import limit_of, number_of
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
 TENANTS: Final = "/api/v1/tenants"
+MONTH_DAYS: Final = 31
+"""Days of a sum, with today."""
+UsageSums = Mapping[str, TenantAmount]
+ReadUsage = Callable[[Callable[[Registry], Any]], Awaitable[Any]]
+"""Runs a query on the registry's thread; raises `RegistryError`."""
 answered: Final = answering({})
 
 
@@ -46,6 +60,36 @@ class QuotaUse(msgspec.Struct, kw_only=True):
     """Refusals at the limit since the hub started."""
 
 
+class LandedAmount(msgspec.Struct, kw_only=True):
+    """Messages that landed, and their bytes."""
+
+    messages: int
+    bytes: int
+    """Without compression, with their properties."""
+
+
+class UsageDay(msgspec.Struct, kw_only=True):
+    """Messages of one day that landed, and their bytes."""
+
+    day: str
+    """UTC, as ``2026-11-29``."""
+    messages: int
+    bytes: int
+    """Without compression, with their properties."""
+
+
+class UsageDocument(msgspec.Struct, kw_only=True):
+    """Usage of one tenant."""
+
+    tenant: str
+    days: list[UsageDay]
+    """The latest first; days without a message are left out. Today's is at most 30 s behind."""
+    total: LandedAmount
+    """Sum of these days."""
+    kept_days: int
+    """Days that are kept."""
+
+
 class TenantDocument(msgspec.Struct, kw_only=True):
     """Tenant with its use."""
 
@@ -57,6 +101,12 @@ class TenantDocument(msgspec.Struct, kw_only=True):
     users: int
     messages: int
     """Messages landed since the hub started."""
+    bytes: int
+    """Their bytes, without compression."""
+    today: LandedAmount | None
+    """Landed today (UTC), at all hubs; null while the registry cannot be read."""
+    month: LandedAmount | None
+    """Landed today and in the 30 days before."""
     rate: list[int]
     """Messages landed in each of the last 60 seconds."""
     own_quota: bool
@@ -73,6 +123,29 @@ class TenantPage(msgspec.Struct, kw_only=True):
     next: str | None
     """Value of `after` for the next page; null on the last one."""
     total: int
+
+
+class UsageView:
+    """Reads the usage of tenants."""
+
+    def __init__(self, read: ReadUsage, now_us: Callable[[], int]) -> None:
+        """`now_us` returns UTC microseconds."""
+        self._read = read
+        self._now_us = now_us
+
+    async def days(self, tenant: str, count: int) -> list[DayAmount]:
+        """Return the last days of a tenant. Raises `RegistryError`."""
+        since = self._now_us() // DAY_US - count + 1
+        found = await self._read(lambda registry: registry.usage.days(tenant, since))
+        return list(found)
+
+    async def sums(self, tenants: Collection[str], count: int) -> dict[str, TenantAmount] | None:
+        """Return the sums of the last days; None while the registry cannot be read."""
+        since = self._now_us() // DAY_US - count + 1
+        try:
+            return dict(await self._read(lambda registry: registry.usage.sums(tenants, since)))
+        except RegistryError:
+            return None
 
 
 class TenantsView:
@@ -105,8 +178,10 @@ class TenantsView:
         """Return the number of users by tenant."""
         return Counter(name.partition("@")[2] for name in self._acceptor.gate.users)
 
-    def document(self, tenant: str, users: Mapping[str, int]) -> TenantDocument:
-        """Return a tenant. `users`: their number by tenant."""
+    def document(
+        self, tenant: str, users: Mapping[str, int], today: UsageSums | None, month: UsageSums | None
+    ) -> TenantDocument:
+        """Return a tenant. `users`: their number by tenant; `today`, `month`: their usage."""
         figures = self._fleet.tenant(tenant)
         return TenantDocument(
             tenant=tenant,
@@ -114,6 +189,9 @@ class TenantsView:
             connected=figures.connected,
             users=users.get(tenant, 0),
             messages=figures.rows,
+            bytes=figures.bytes,
+            today=_amount(today, tenant),
+            month=_amount(month, tenant),
             rate=figures.rate.history(self._clock()),
             own_quota=tenant in self._quotas.named,
             quota=self._quota(tenant),
@@ -136,7 +214,14 @@ class TenantsView:
         return [QuotaUse(limit=name, used=used, most=most, reached=reached[tenant, name]) for name, used, most in found]
 
 
-def tenant_routes(view: TenantsView, access: HttpAccess) -> list[HttpRoute]:
+def _amount(sums: UsageSums | None, tenant: str) -> LandedAmount | None:
+    if sums is None:
+        return None
+    found = sums.get(tenant, TenantAmount(tenant, 0, 0))
+    return LandedAmount(messages=found.messages, bytes=found.bytes)
+
+
+def tenant_routes(view: TenantsView, usage: UsageView, access: HttpAccess) -> list[HttpRoute]:
     """Return the routes of this module."""
 
     async def page(request: Request) -> Response:
@@ -145,8 +230,27 @@ def tenant_routes(view: TenantsView, access: HttpAccess) -> list[HttpRoute]:
         names = sorted(name for name in view.names() if text in name and scope.covers(name))
         start = bisect_right(names, query["after"]) if query.get("after") else 0
         shown, more = names[start : start + limit], len(names) > start + limit
-        users = view.count_users()
-        rows = [view.document(name, users) for name in shown]
+        users, today, month = view.count_users(), await usage.sums(shown, 1), await usage.sums(shown, MONTH_DAYS)
+        rows = [view.document(name, users, today, month) for name in shown]
         return json_response(TenantPage(tenants=rows, next=shown[-1] if more else None, total=len(names)))
 
-    return [HttpRoute(TENANTS, answered(page), methods=PURE)]
+    async def days(request: Request) -> Response:
+        scope, tenant = await scope_of(access, request), request.path_params["tenant"]
+        count = number_of(request.query_params, "days") or MONTH_DAYS
+        if not 1 <= count <= USAGE_DAYS_KEPT:
+            raise RequestRefused(400, f"days must be 1 to {USAGE_DAYS_KEPT}")
+        if not scope.covers(tenant):
+            raise RequestRefused(403, f"tenant {tenant[:255]} is outside your scope")
+        found = await usage.days(tenant, count)
+        total = LandedAmount(messages=sum(each.messages for each in found), bytes=sum(each.bytes for each in found))
+        rows = [UsageDay(day=_day(each.day), messages=each.messages, bytes=each.bytes) for each in found]
+        return json_response(UsageDocument(tenant=tenant, days=rows, total=total, kept_days=USAGE_DAYS_KEPT))
+
+    return [
+        HttpRoute(TENANTS, answered(page), methods=PURE),
+        HttpRoute(TENANTS + "/{tenant}/usage", answered(days), methods=PURE),
+    ]
+
+
+def _day(number: int) -> str:
+    return (datetime.date(1970, 1, 1) + datetime.timedelta(days=number)).isoformat()

@@ -206,6 +206,7 @@ const TENANT_COLUMNS = [
   { name: "Tenant", cell: (row) => html`<a href=${address("people", "", { show: "tenants", tenant: row.tenant })}><${Name}>${row.tenant}<//></a><small>${row.own_quota ? "limits of its own" : ""}</small>` },
   { name: "Gateways", numeric: true, cell: (row) => `${number(row.connected)} of ${number(row.gateways)}` },
   { name: "Users", numeric: true, cell: (row) => number(row.users) },
+  { name: "Landed in 31 days", numeric: true, optional: true, cell: (row) => (row.month ? bytes(row.month.bytes) : "–") },
   { name: "Messages, last minute", numeric: true, optional: true, cell: (row) => number(row.rate.reduce((sum, each) => sum + each, 0)) },
   { name: "Closest limit", wide: true, cell: (row) => html`${closest(row).limit} <${Use} use=${closest(row)} />` },
   { name: "Refused at a limit", numeric: true, optional: true, cell: (row) => html`<span class=${refused(row) ? "bad-t" : ""}>${number(refused(row))}</span>` },
@@ -237,7 +238,8 @@ function Tenant({ name }) {
       <${Pairs} pairs=${[
         ["gateways connected", html`<a href=${address("fleet", "", { show: "all", q: tenant.tenant })}>${number(tenant.connected)} of ${number(tenant.gateways)}</a>`],
         ["users", html`<a href=${address("people", "", { tenant: tenant.tenant })}>${number(tenant.users)}</a>`],
-        ["messages since the hub started", number(tenant.messages)],
+        ["landed today", amountOf(tenant.today)],
+        ["landed in 31 days", amountOf(tenant.month)],
         ["changes", html`<a href=${address("audit", "", { tenant: tenant.tenant })}>audit of this tenant</a>`],
       ]} />
       <${Spark} values=${tenant.rate} label="messages in each of the last 60 seconds" /><//>
@@ -246,14 +248,28 @@ function Tenant({ name }) {
       <tbody>${tenant.quota.map((use) => html`<tr key=${use.limit}><th scope="row">${use.limit}</th><td class="what"><${Use} use=${use} /></td>
         <td class="n" data-label="Refused"><span class=${use.reached ? "bad-t" : ""}>${number(use.reached)}</span></td></tr>`)}</tbody></table></div>
       <p class="table-bar soft small">${tenant.own_quota ? "It has limits of its own (tenants in the hub's configuration)." : "The limits of every tenant (tenantQuota in the hub's configuration)."}</p><//>
-    <${Days} tenant=${name} /></div>`;
+    <${Usage} tenant=${name} /><${Days} tenant=${name} /></div>`;
+}
+
+/** Messages and bytes that landed. @param {{messages: number, bytes: number} | null} amount */
+const amountOf = (amount) => (amount ? `${counted(amount.messages, "message")}, ${bytes(amount.bytes)}` : "not known now");
+
+/** What landed on each day. */
+function Usage({ tenant }) {
+  const { found, error, load } = useRead(withQuery(`/api/v1/tenants/${encodeURIComponent(tenant)}/usage`, { days: DAYS }));
+  return html`<${Panel} title="Landed per day" span=${6} flush><${ErrorNote} error=${error} retry=${load} />
+    ${found && found.days.length === 0 && html`<div class="body"><${Empty} title="Nothing has landed">The hub counts messages and bytes as they land, and keeps 400 days.<//></div>`}
+    ${found && found.days.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Table of landed messages"><table class="cards">
+      <thead><tr><th scope="col">Day</th><th scope="col" class="n">Messages</th><th scope="col" class="n">Bytes</th></tr></thead>
+      <tbody>${found.days.map((row) => html`<tr key=${row.day}><th scope="row">${row.day}</th><td class="n" data-label="Messages">${number(row.messages)}</td><td class="n" data-label="Bytes">${bytes(row.bytes)}</td></tr>`)}</tbody></table></div>
+      <p class="table-bar soft small">Days are UTC. On the command line: <code class="name">waypost tenant usage ${plain(tenant)}</code></p>`}<//>`;
 }
 
 /** Messages of each day, from the statements of its gateways. */
 function Days({ tenant }) {
   const { found, error, missing, load } = useRead(withQuery("/api/v1/completeness", { tenant, days: DAYS }));
   const rows = found?.days ?? [];
-  return html`<${Panel} title="Messages per day" flush><${ErrorNote} error=${error} retry=${load} />
+  return html`<${Panel} title="Stated per day" span=${6} flush><${ErrorNote} error=${error} retry=${load} />
     ${(missing || (found && rows.length === 0)) && html`<div class="body"><${Empty} title="No day is stated yet">Gateways state each hour what they accepted; analytics add the hours up.<//></div>`}
     ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Table of days"><table class="cards">
       <thead><tr><th scope="col">Day</th><th scope="col" class="n">Accepted</th><th scope="col" class="n">Landed</th></tr></thead>
