@@ -2,7 +2,7 @@
 
 import { get, withQuery } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
-import { ErrorNote } from "./parts.js";
+import { ErrorNote, Time } from "./parts.js";
 import { useEvery } from "./state.js";
 import { number } from "./text.js";
 
@@ -90,7 +90,8 @@ export function PagedTable({ label, path, items = "", query = {}, columns, id, e
     <${ErrorNote} error=${error} retry=${load} />
     ${actions && selected.size > 0 && html`<div class="table-bar selected" role="group" aria-label="Selected rows"><b class="small">${number(selected.size)} selected</b>
       ${actions([...selected.values()], () => setSelected(new Map()))}<span class="grow"></span><button class="button" onClick=${() => setSelected(new Map())}>Clear</button></div>`}
-    ${page && rows.length === 0 && !error && html`<div class="body">${wanted ? html`<p class="soft">Nothing matches “${wanted}”.</p>` : empty}</div>`}
+    ${page && rows.length === 0 && !error && page.next && html`<div class="body"><p class="soft">Nothing matches${page.searched_to ? html` back to <${Time} at=${page.searched_to} />` : " so far"}. Next searches on.</p></div>`}
+    ${page && rows.length === 0 && !error && !page.next && html`<div class="body">${wanted ? html`<p class="soft">Nothing matches “${wanted}”.</p>` : empty}</div>`}
     ${rows.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label=${`Table of ${label}`}>
       <table class="cards"><thead><tr>${actions && html`<th scope="col" class="select"><input type="checkbox" aria-label=${`Select all ${label} shown`}
         checked=${rows.every((row) => selected.has(id(row)))} onChange=${(event) => select(rows, event.target.checked)} /></th>`}${columns.map((column) => header(column, sort, setSort))}</tr></thead>

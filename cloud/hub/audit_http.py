@@ -59,8 +59,10 @@ class AuditPage(msgspec.Struct, kw_only=True):
 
     lines: list[AuditLine]
     next: int | None
-    """Value of `after` for the next page; null on the last one. A page may have fewer lines than its limit, or none,
-    and be followed by others: it reads 20 000 lines."""
+    """Value of `after` for the next page; null on the last one. A page may have fewer lines than its limit and be
+    followed by others: it reads 20 000 lines, and while none matches up to 100 000. Only then a page is empty."""
+    searched_to: int | None
+    """Time of the oldest line that was read; null if there is no further page."""
     total: int
     """Number of lines that match among the latest 20 000 that the user may see."""
     kept_s: int
@@ -87,7 +89,10 @@ def audit_routes(audit: HubAudit, access: HttpAccess) -> list[HttpRoute]:
             who = remote_host(request) if grant is None else grant.user
             found = await audit.search(who, wanted, limit)
         rows = [_line(each) for each in found.entries]
-        return json_response(AuditPage(lines=rows, next=found.following, total=found.total, kept_s=AUDIT_KEPT_S))
+        searched_to = None if found.searched_to is None else found.searched_to // 1_000
+        return json_response(
+            AuditPage(lines=rows, next=found.following, searched_to=searched_to, total=found.total, kept_s=AUDIT_KEPT_S)
+        )
 
     return [HttpRoute(AUDIT, answered(page), methods=PURE)]
 

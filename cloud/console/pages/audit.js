@@ -37,7 +37,7 @@ export function Audit({ query }) {
           <option value="">everything</option>${NOUNS.map((noun) => html`<option key=${noun} value=${noun}>${words(noun)}</option>`)}</select>
         ${given.map(([key, value]) => html`<button key=${key} class="chip" aria-label=${`Show every ${key}`} onClick=${() => choose({ [key]: "" })}>${key} <${Name}>${value}<//> ✕</button>`)}`}
       empty=${html`<${Empty} title="No change is recorded">Each change over HTTP has a line here, by this page or by a program, and each sign-in.<//>`} /><//>
-    <p class="soft small">Lines are kept for 400 days, at most 50 000 of each tenant. Programs read them at <code>/api/v1/audit</code>.</p>
+    <p class="soft small">Lines are kept for 400 days, at most 50 000 of each tenant and a million of all. Programs read them at <code>/api/v1/audit</code>.</p>
     ${shown && html`<${Line} row=${shown} close=${() => setShown(null)} />`}`;
 }
 

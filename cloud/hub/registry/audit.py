@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cloud.hub.limits import AUDIT_CLOCK_LINES, AUDIT_SEARCHED_MAX
+from cloud.hub.limits import AUDIT_CLOCK_LINES, AUDIT_READS_MAX, AUDIT_ROWS_MAX, AUDIT_SEARCHED_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import audit
@@ -73,6 +73,8 @@ class FoundEntries(NamedTuple):
     """`before` of the next page; None on the last one."""
     total: int
     """Number of lines that match among the latest `AUDIT_SEARCHED_MAX` of the tenant."""
+    searched_to: int | None = None
+    """Time of the oldest line that was read; None if all were."""
 
 
 _NUMBER_MAX: Final = (1 << 63) - 1
@@ -95,16 +97,23 @@ class Audit:
         rows = [each._asdict() for each in entries]
         self._database.transaction(lambda tx: tx.execute(audit.insert(), rows))
 
-    def clean_up(self, before_us: int, most: int) -> int:
-        """Delete lines of before a time, and all but the latest `most` of each tenant; return their number."""
-        counted = sa.select(audit.c.tenant).group_by(audit.c.tenant).having(sa.func.count() > most)
+    def clean_up(self, before_us: int, most: int, all_most: int = AUDIT_ROWS_MAX) -> int:
+        """Delete lines of before a time, and all but the latest `most` of each tenant and `all_most` of all; return
+        their number."""
+        counting = sa.select(audit.c.tenant, sa.func.count()).group_by(audit.c.tenant)
 
         def work(tx: sa.Connection) -> int:
             deleted = tx.execute(audit.delete().where(audit.c.at < before_us)).rowcount
-            for tenant in tx.execute(counted).scalars().all():
+            counts = {tenant: min(count, most) for tenant, count in tx.execute(counting).all()}
+            share = min(most, fair_share(counts.values(), all_most))
+            for tenant, count in counts.items():
+                if count < share:
+                    continue
                 mine = audit.c.tenant == tenant
-                last = sa.select(audit.c.number).where(mine).order_by(audit.c.number.desc()).offset(most).limit(1)
-                number = tx.execute(last).scalar_one()
+                last = sa.select(audit.c.number).where(mine).order_by(audit.c.number.desc()).offset(share).limit(1)
+                number = tx.execute(last).scalar()
+                if number is None:
+                    continue
                 deleted += tx.execute(audit.delete().where(mine, audit.c.number <= number)).rowcount
             return deleted
 
@@ -124,8 +133,8 @@ class AuditReader:
     def page(self, wanted: AuditFilter, limit: int) -> FoundEntries:
         """Return up to `limit` lines that match.
 
-        Of a large audit a page reads `AUDIT_SEARCHED_MAX` lines. It may have fewer than `limit` then, and others
-        follow.
+        Of a large audit a page reads `AUDIT_SEARCHED_MAX` lines, and goes on with older ones while it has found none,
+        `AUDIT_READS_MAX` times. It may have fewer than `limit` then, and others follow.
         """
         conditions = list(_conditions(wanted))
 
@@ -136,20 +145,22 @@ class AuditReader:
             read = (
                 latest if older is None else _read(tx, wanted.tenant, older if newest is None else min(newest, older))
             )
-            rows = tx.execute(
-                sa.select(audit.c.number, *_ENTRY)
-                .where(*_within(read, wanted.tenant), *conditions)
-                .order_by(audit.c.number.desc())
-                .limit(limit + 1)
-            ).all()
+            first_since = 0 if wanted.since is None else _first_since(tx, wanted.since)
+            rows = _rows(tx, read, wanted.tenant, conditions, limit)
+            for _ in range(AUDIT_READS_MAX - 1):
+                if rows or read.following is None or read.first <= first_since:
+                    break
+                read = _read(tx, wanted.tenant, read.following - 1)
+                rows = _rows(tx, read, wanted.tenant, conditions, limit)
             counted = sa.select(sa.func.count()).select_from(audit).where(*_within(latest, wanted.tenant), *conditions)
             entries = [NumberedEntry(row[0], AuditEntry(*row[1:])) for row in rows[:limit]]
             following = read.following
             if len(rows) > limit:
                 following = entries[-1].number
-            elif wanted.since is not None and read.first <= _first_since(tx, wanted.since):
+            elif read.first <= first_since:
                 following = None
-            return FoundEntries(entries, following, tx.execute(counted).scalar_one())
+            searched_to = None if following is None else _time_of(tx, following)
+            return FoundEntries(entries, following, tx.execute(counted).scalar_one(), searched_to)
 
         return self._database.transaction(work)
 
@@ -173,6 +184,34 @@ def _read(tx: sa.Connection, tenant: str | None, last: int | None) -> _Read:
     found = tx.execute(numbers).scalars().all()
     first = found[0] if found else 0
     return _Read(first, _NUMBER_MAX if last is None else last, first if len(found) > 1 else None)
+
+
+def _rows(
+    tx: sa.Connection, read: _Read, tenant: str | None, conditions: Sequence[Any], limit: int
+) -> Sequence[sa.Row[Any]]:
+    """Return the latest lines that match among those to read, one more than the limit."""
+    return tx.execute(
+        sa.select(audit.c.number, *_ENTRY)
+        .where(*_within(read, tenant), *conditions)
+        .order_by(audit.c.number.desc())
+        .limit(limit + 1)
+    ).all()
+
+
+def _time_of(tx: sa.Connection, number: int) -> int | None:
+    """Return the time of a line."""
+    return tx.execute(sa.select(audit.c.at).where(audit.c.number == number)).scalar()
+
+
+def fair_share(counts: Iterable[int], most: int) -> int:
+    """Return how many of its lines each owner keeps, so that all of them keep `most` together."""
+    left, ascending = most, sorted(counts)
+    for place, count in enumerate(ascending):
+        share = left // (len(ascending) - place)
+        if count > share:
+            return share
+        left -= count
+    return most
 
 
 def _within(read: _Read, tenant: str | None) -> Iterable[Any]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from cloud.hub import audit_trail
 from cloud.hub.audit_trail import HubAudit, SearchInProgress
 from cloud.hub.registry import audit as audit_module
-from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries
+from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries, fair_share
 from cloud.lake.faults import RegistryError
 from tests.contract.registry.conftest import Place
 
@@ -45,6 +45,40 @@ class WithReader(Audit):
 def audit(place: Place) -> Iterator[WithReader]:
     with contextlib.closing(WithReader(place)) as opened:
         yield opened
+
+
+def test_rare_word_is_searched_for_until_a_line_matches(audit: WithReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "AUDIT_SEARCHED_MAX", 4)
+    monkeypatch.setattr(audit_module, "AUDIT_READS_MAX", 3)
+    audit.add([entry(at, subject="rare" if at in (1, 20) else "y") for at in range(30)])
+    first = audit.page(AuditFilter(text="rare"), 10)
+    assert [each.entry.at for each in first.entries] == [20], "the third read has it"
+    assert (first.following, first.searched_to) == (first.entries[0].number - 2, 18)
+    second = audit.page(AuditFilter(text="rare", before=first.following), 10)
+    assert ([each.entry.at for each in second.entries], second.searched_to) == ([], 6), "it says how far it has come"
+    third = audit.page(AuditFilter(text="rare", before=second.following), 10)
+    assert [each.entry.at for each in third.entries] == [1]
+    assert (third.following, third.searched_to) == (None, None)
+    assert audit.page(AuditFilter(text="rare", since=15, before=first.following), 10).following is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "share"),
+    [([], 10, 10), ([3, 4], 10, 10), ([100], 10, 10), ([2, 100, 50], 10, 4), ([5, 5, 5], 10, 3), ([1, 2, 9], 9, 6)],
+)
+def test_fair_share(counts: list[int], most: int, share: int) -> None:
+    assert fair_share(counts, most) == share
+    assert sum(min(count, share) for count in counts) <= most
+
+
+def test_limit_of_all_tenants_takes_from_those_with_the_most(audit: WithReader) -> None:
+    for tenant, count in (("small", 2), ("big", 9), ("other", 6)):
+        audit.add([entry(at, tenant=tenant, subject=f"{tenant}{at}") for at in range(count)])
+    assert audit.clean_up(0, 7, 12) == 5
+    for tenant, kept in (("small", 2), ("big", 5), ("other", 5)):
+        assert len(subjects(audit, AuditFilter(tenant))) == kept
+    assert subjects(audit, AuditFilter("big"))[-1] == "big4", "the latest are kept"
+    assert audit.clean_up(0, 7, 12) == 0
 
 
 def subjects(audit: WithReader, wanted: AuditFilter, limit: int = 50) -> list[str]:
