@@ -53,6 +53,7 @@ from edge.broker.http.application import application as web_application
 from edge.broker.http.assets import StaticAssets
 from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.openapi import openapi_route
+from edge.broker.http.log_api import LogTopic, log_routes
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.queries import choice_of, limit_of, sort_of
 from edge.broker.http.refusal import RequestRefused
@@ -109,6 +110,7 @@ def application(
         HttpRoute("/api/v1/gateways/{name:path}", api.scoped(api.gateway), methods=PURE),
         *view_routes(committer, access),
         *audit_routes(audit, access),
+        *log_routes(logs.histories(), functools.partial(require_fleet, access)),
         *more,
     ]
     app = web_application(routes, access)
@@ -182,14 +184,15 @@ class Api:
         return behind
 
     async def events(self, request: Request, scope: Scope) -> Response:
-        """Stream the status, of the hub or of the tenant's part of it."""
+        """Stream the status, of the hub or of the tenant's part of it, and the lines of the log."""
         if sum(feed.streams for feed in self._feeds.values()) >= STREAMS_MAX:
             return RequestRefused(503, f"{STREAMS_MAX} pages are open: this one asks less often").response()
         self._feeds = {tenant: feed for tenant, feed in self._feeds.items() if feed.streams}
         feed = self._feeds.get(scope.tenant)
         if feed is None:
             sources = {"status": functools.partial(self._status, scope)}
-            feed = LiveFeed(sources, self._access, streams_max=STREAMS_MAX, interval_s=LIVE_INTERVAL_S)
+            more = {"log": LogTopic(logs.histories().lines)} if scope.tenant is None else {}
+            feed = LiveFeed(sources, self._access, streams_max=STREAMS_MAX, interval_s=LIVE_INTERVAL_S, more=more)
             self._feeds[scope.tenant] = feed
         return await feed.respond(request)
 
@@ -374,7 +377,7 @@ def _summary(seen: SeenGateway, now_us: int, hubs: Mapping[str, str]) -> FleetGa
         "hub": hubs.get(gateway.hub, gateway.hub or None) if gateway.connected else None,
         "remote": gateway.remote if gateway.connected else None,
         "first_seen": gateway.first_seen // 1_000,
-        "last_seen": gateway.last_seen // 1_000,
+        "last_seen": gateway.last_seen // 1_000 or None,
         "landed": gateway.landed,
         "newest_received_at": newest // 1_000 if newest else None,
         "lag_ms": max(0, now_us - newest) // 1_000 if newest else None,

@@ -23,6 +23,7 @@ from cloud.hub.committer import Committer
 from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.groups import Key
 from cloud.hub.labels import Labels, LabelSelector
+from cloud.hub.limits import GATEWAYS_MAX
 from cloud.hub.registry.notices import ChangeHint
 
 FRESH_S: Final = 2.0
@@ -50,6 +51,8 @@ class FleetCondition(StrEnum):
     REFUSING = "refusing"
     OFFLINE = "offline"
     BEHIND = "behind"
+    NEVER = "never"
+    """Enrolled, and never connected."""
     WELL = "well"
 
 
@@ -105,6 +108,14 @@ def classify(gateway: GatewayState, labels: Labels, now_us: int) -> SeenGateway:
         why = "messages arrive at it faster than they leave"
         next_step = "look at its bridge: rate, data budget and quiet hours (`waypost bridge status` on it)"
     return SeenGateway(gateway, condition, why, next_step, since_us, room, labels)
+
+
+def waiting_gateway(key: Key, enrolled_us: int, labels: Labels) -> SeenGateway:
+    """Return a gateway that has enrolled and never connected."""
+    why = "it has enrolled, and never connected"
+    step = "start it (`waypost run` on it); then `waypost doctor` on it tries each step to the hub. Or revoke it here"
+    gateway = GatewayState(*key, enrolled_us, 0)
+    return SeenGateway(gateway, FleetCondition.NEVER, why, step, enrolled_us, None, labels)
 
 
 class Trouble(NamedTuple):
@@ -273,6 +284,14 @@ class GatewayQuery:
             raise InvalidRow(row) from error
 
 
+class Registered(NamedTuple):
+    """Labels and enrolments of gateways in the registry."""
+
+    labels: Mapping[Key, Labels]
+    waiting: Mapping[Key, int]
+    """Enrolled gateways that have never connected, with the time of their enrolment."""
+
+
 @dataclass(slots=True)
 class FleetView:
     """List of the gateways of one scope. `tenant`: None for all."""
@@ -281,15 +300,18 @@ class FleetView:
     tenant: str | None
     now_us: Callable[[], int]
     clock: Callable[[], float]
-    read_labels: Callable[[], Awaitable[Mapping[Key, Labels]]]
+    read_registered: Callable[[], Awaitable[Registered]]
     count_label_changes: Callable[[], int] = lambda: 0
     """Returns the number of notices about labels."""
     _seen: Sequence[SeenGateway] = ()
     _seen_at: float = float("-inf")
     _labels: Mapping[Key, Labels] = field(default_factory=dict)
+    _waiting: Mapping[Key, int] = field(default_factory=dict)
     _labels_at: float = float("-inf")
     _label_changes: int = 0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _every: tuple[Sequence[SeenGateway], Sequence[SeenGateway]] | None = None
+    """List, and the same with gateways that have never connected."""
     _summary: tuple[Sequence[SeenGateway], FleetSummary] | None = None
     """List, and its summary."""
     _summarizing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -310,12 +332,27 @@ class FleetView:
             self._seen, self._seen_at = seen, self.clock()
             return seen
 
+    async def every(self) -> Sequence[SeenGateway]:
+        """Return the gateways with those that have never connected, the most dangerous first. Raises RegistryError."""
+        seen = await self.gateways()
+        if self._every is None or self._every[0] is not seen:
+            waiting = [self._waiting_one(key) for key in self._waiting if self._is_waiting(key)]
+            merged = sorted([*seen, *waiting], key=lambda one: one.danger) if waiting else seen
+            self._every = seen, merged
+        return self._every[1]
+
+    def _is_waiting(self, key: Key) -> bool:
+        return self.tenant in (None, key[0]) and key in self._waiting and key not in self.fleet.gateways
+
+    def _waiting_one(self, key: Key) -> SeenGateway:
+        return waiting_gateway(key, self._waiting[key], self._labels.get(key, {}))
+
     async def summary(self) -> FleetSummary:
         """Return the summary of the gateways. Raises RegistryError.
 
         It is made once for each list, on a thread: that of 10 000 gateways takes 70 ms, and pages read it every 5 s.
         """
-        seen = await self.gateways()
+        seen = await self.every()
         async with self._summarizing:
             if self._summary is None or self._summary[0] is not seen:
                 self._summary = seen, await asyncio.to_thread(summarize, seen)
@@ -323,16 +360,18 @@ class FleetView:
 
     async def one(self, key: Key) -> SeenGateway | None:
         """Return one gateway; None if the scope does not have it. Raises RegistryError."""
-        gateway = self.fleet.gateways.get(key) if self.tenant in (None, key[0]) else None
-        if gateway is None:
+        if self.tenant not in (None, key[0]):
             return None
         async with self._reading:
             await self._refresh_labels()
+        gateway = self.fleet.gateways.get(key)
+        if gateway is None:
+            return self._waiting_one(key) if self._is_waiting(key) else None
         return classify(gateway, self._labels.get(key, {}), self.now_us())
 
     async def select(self, query: GatewayQuery) -> list[SeenGateway]:
         """Return the gateways of a query, in its order. Raises RegistryError."""
-        found = [one for one in await self.gateways() if query.matches(one)]
+        found = [one for one in await self.every() if query.matches(one)]
         if query.sort != "danger" or query.down:
             found.sort(key=_SORTS[query.sort], reverse=query.down)
         return found
@@ -341,7 +380,7 @@ class FleetView:
         changes = self.count_label_changes()
         if changes != self._label_changes or self.clock() - self._labels_at >= LABELS_FRESH_S:
             self._label_changes = changes
-            self._labels, self._labels_at = await self.read_labels(), self.clock()
+            (self._labels, self._waiting), self._labels_at = await self.read_registered(), self.clock()
 
 
 class FleetViews:
@@ -371,10 +410,14 @@ class FleetViews:
         found = self._views.get(tenant)
         if found is None:
 
-            async def read_labels() -> Mapping[Key, Labels]:
-                return await self._committer.read(lambda registry: registry.directory.labels())
+            async def read_registered() -> Registered:
+                return await self._committer.read(
+                    lambda registry: Registered(registry.directory.labels(), registry.directory.waiting(GATEWAYS_MAX))
+                )
 
-            found = FleetView(self._fleet, tenant, self._now_us, self._clock, read_labels, self._count_label_changes)
+            found = FleetView(
+                self._fleet, tenant, self._now_us, self._clock, read_registered, self._count_label_changes
+            )
             self._views[tenant] = found
         return found
 

@@ -173,7 +173,8 @@ class HubHealth:
             )
         if "damaged" in lately:
             what = "holes in a gateway's sequences were closed within the last minute to keep the registry small"
-            yield FoundProblem("sequences", what, "compare the gateway's ledger with the lake", Severity.WARNING)
+            step = "the lake's ledger has them with the reason hole-closed: compare it with the gateway's own ledger"
+            yield FoundProblem("sequences", what, step, Severity.WARNING)
         if "connections" in lately:
             what = "connections were refused within the last minute: connection limit reached"
             yield FoundProblem("connections", what, "check which clients connect; run more hubs")

@@ -58,7 +58,7 @@ class ConsoleApp(NamedTuple):
         return tuple(dict.fromkeys((*every, *self.more)))
 
     def _choices(self, page: ConsolePage) -> list[str]:
-        found = _CHOICE.search((self.folder / page.module).read_text())
+        found = _CHOICE.search(self._file(page.module).read_text())
         options = [] if found is None else [str(key) for key, _ in json.loads(found[2])]
         return [f"{page.name}?show={key}" for key in options if key]
 
@@ -66,10 +66,14 @@ class ConsoleApp(NamedTuple):
         """Return the modules of a page in the folder of the app: the first one, and those that it imports."""
         found = [page.module]
         for module in found:
-            text = (self.folder / module).read_text()
+            text = self._file(module).read_text()
             new = [name for name in _IMPORT.findall(text) if (self.folder / name).exists()]
             found += [name for name in dict.fromkeys(new) if name not in found]
-        return tuple(self.folder / name for name in sorted(found))
+        return tuple(self.folder / name for name in sorted(found) if (self.folder / name).exists())
+
+    def _file(self, module: str) -> Path:
+        """Return a module of the app, or one that both apps have."""
+        return self.folder / module if (self.folder / module).exists() else SHARED / module
 
 
 _TABS: Final = ("completeness", "configuration", "commands", "identity", "history")

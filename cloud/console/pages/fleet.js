@@ -20,8 +20,9 @@ export const STATES = {
   refusing: ["bad", "refuses messages"],
   incomplete: ["bad", "incomplete"],
   offline: ["bad", "offline"],
+  never: ["idle", "never connected"],
 };
-const FILTERS = [["danger", "needs a look"], ["all", "all"], ["offline", "offline"], ["behind", "behind"]];
+const FILTERS = [["danger", "needs a look"], ["all", "all"], ["offline", "offline"], ["behind", "behind"], ["never", "never connected"]];
 
 const COLUMNS = [
   { name: "Gateway", sort: "name", cell: (row) => html`<a href=${address("fleet", key(row))}><${Name}>${row.name}<//></a><small>${labels(row)}</small>` },
@@ -86,7 +87,7 @@ export function Fleet({ rest, query, figures: status }) {
     ${fleet?.sites.length > 0 && html`<${Sites} sites=${fleet.sites} />`}`;
 }
 
-const SHADES = { well: "mg", behind: "m2", configuration: "mw", certificate: "mw", refusing: "mb", incomplete: "mb", offline: "mb" };
+const SHADES = { well: "mg", behind: "m2", configuration: "mw", certificate: "mw", refusing: "mb", incomplete: "mb", offline: "mb", never: "m2" };
 
 /** Bar of the whole fleet by state. */
 function States({ fleet }) {

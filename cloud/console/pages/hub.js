@@ -28,6 +28,7 @@ const GROUPS = [
     { page: "lake", label: "Lake", icon: "store", key: "l", view: lazy(() => import("./lake.js"), "Lake") },
     { page: "people", label: "People", icon: "person", key: "u", view: lazy(() => import("./people.js"), "People") },
     { page: "audit", label: "Audit", icon: "log", key: "t", view: lazy(() => import("./audit.js"), "Audit") },
+    { page: "log", label: "Log", icon: "list", key: "h", view: lazy(() => import("./log.js"), "Log") },
     { page: "system", label: "System", icon: "system", key: "y", view: lazy(() => import("./system.js"), "System") },
   ],
 ];

@@ -12,7 +12,7 @@ from cloud.hub.registry import labels
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.generations import Generations, current_generations
 from cloud.hub.registry.notices import NoticeTopic, notify
-from cloud.hub.registry.schema import gateways, tenants
+from cloud.hub.registry.schema import certificates, gateways, tenants
 from cloud.hub.registry.writer import RegistryWriter
 
 
@@ -128,6 +128,10 @@ class Directory:
         query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
+    def waiting(self, most: int) -> dict[Key, int]:
+        """Return enrolled gateways that have never connected, with the time of their enrolment; `most` of them."""
+        return self._database.transaction(lambda tx: _waiting_gateways(tx, most))
+
     def labels(self) -> dict[Key, dict[str, str]]:
         """Return the labels of all gateways that have some."""
         return self._database.transaction(labels.all_labels)
@@ -142,6 +146,20 @@ class Directory:
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub of this registry since they last connected here."""
         return self._database.transaction(lambda tx: self._generations.moved(tx, who))
+
+
+def _waiting_gateways(tx: sa.Connection, most: int) -> dict[Key, int]:
+    """Return enrolled gateways that have never connected, with the time of their first certificate; `most` of them."""
+    seen = sa.exists().where(gateways.c.tenant == certificates.c.tenant, gateways.c.name == certificates.c.gateway)
+    enrolled_at = sa.func.min(certificates.c.begins_at)
+    query = (
+        sa.select(certificates.c.tenant, certificates.c.gateway, enrolled_at)
+        .where(~seen, certificates.c.revoked_at.is_(None))
+        .group_by(certificates.c.tenant, certificates.c.gateway)
+        .order_by(enrolled_at.desc())
+        .limit(most)
+    )
+    return {(row[0], row[1]): row[2] for row in tx.execute(query)}
 
 
 def _add_gateways(tx: sa.Connection, new: Mapping[Key, Presence]) -> None:

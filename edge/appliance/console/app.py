@@ -78,7 +78,7 @@ def make_app(
         HttpRoute(EVENTS, view(feed.respond), methods=("GET",)),
         *assets.routes,
         openapi_route(resources.files(__package__)),
-        *log_routes(histories, access),
+        *log_routes(histories, access.require_view),
         *more,
     ]
     return application(routes, access)

@@ -7,7 +7,8 @@
 ========================  ======  ==================================================================================
 
 A client that follows asks again with ``after=`` and the `next` of the answer, or reads the topic ``log`` of
-``/api/v1/events``. Lines have no bodies of messages and no secrets (`edge.output.logs`).
+``/api/v1/events``. At a hub it needs the right on the whole fleet. Lines have no bodies of messages and no secrets
+(`edge.output.logs`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from edge.broker.http.access import HttpAccess
-from edge.broker.http.application import needing
+from edge.broker.http.application import Requirement, needing
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.limits import LIVE_LOG_CHARACTERS_MAX, LIVE_LOG_LINES_MAX, LOG_LINES, LOG_LINES_MAX
 from edge.broker.http.live import event_bytes
@@ -94,10 +94,10 @@ class LogTopic:
         return event_bytes("log", _page(extract))
 
 
-def log_routes(histories: LogHistories, access: HttpAccess) -> Sequence[HttpRoute]:
-    """Return the routes of a node's log."""
+def log_routes(histories: LogHistories, require: Requirement) -> Sequence[HttpRoute]:
+    """Return the routes of a node's log, for requests that fulfil a requirement."""
     log = _Log(histories)
-    view = needing(access.require_view)
+    view = needing(require)
     return [
         HttpRoute("/api/v1/log", view(log.lines), methods=PURE),
         HttpRoute("/api/v1/log.txt", view(log.download), methods=PURE),

@@ -15,7 +15,7 @@ from typing import Any, Final
 from cloud.hub.alerts.book import AlertBook, effective_rules
 from cloud.hub.alerts.measures import HubFigures, HubMeasures
 from cloud.hub.fleet import FleetState
-from cloud.hub.fleet_view import FleetView, GatewayQuery, SeenGateway, count_sites, find_causes
+from cloud.hub.fleet_view import FleetView, GatewayQuery, Registered, SeenGateway, count_sites, find_causes
 from cloud.hub.groups import GatewaySession, Key
 from cloud.hub.labels import Labels
 from cloud.hub.metrics import CommandFigures
@@ -59,10 +59,10 @@ def large_fleet() -> tuple[FleetState, Mapping[Key, Labels]]:
 
 
 def view_of(fleet: FleetState, labels: Mapping[Key, Labels]) -> FleetView:
-    async def read_labels() -> Mapping[Key, Labels]:
-        return labels
+    async def read_registered() -> Registered:
+        return Registered(labels, {})
 
-    return FleetView(fleet, None, lambda: NOW_US, lambda: 0.0, read_labels)
+    return FleetView(fleet, None, lambda: NOW_US, lambda: 0.0, read_registered)
 
 
 def least_cpu_s(work: Callable[[], Awaitable[object]]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,11 +18,12 @@ from cloud.hub.fleet_view import (
     FleetView,
     GatewayQuery,
     InvalidRow,
+    Registered,
     count_sites,
     find_causes,
 )
 from cloud.hub.groups import GatewaySession, Key
-from cloud.hub.labels import Labels, parse_selector
+from cloud.hub.labels import parse_selector
 from cloud.hub.registry.directory import GatewayRecord
 
 NOW_US = 1_800_000_000_000_000
@@ -37,6 +37,7 @@ class World:
     def __init__(self) -> None:
         self.fleet = FleetState()
         self.labels: dict[Key, dict[str, str]] = {}
+        self.waiting: dict[Key, int] = {}
         self.now_s = 0.0
         self.label_reads = 0
 
@@ -52,15 +53,34 @@ class World:
         self.fleet.gateways[key].status = status
         self.labels[key] = labels
 
-    async def read_labels(self) -> Mapping[Key, Labels]:
+    async def read_registered(self) -> Registered:
         self.label_reads += 1
-        return self.labels
+        return Registered(self.labels, self.waiting)
 
     def view(self, tenant: str | None = None) -> FleetView:
-        return FleetView(self.fleet, tenant, lambda: NOW_US, lambda: self.now_s, self.read_labels)
+        return FleetView(self.fleet, tenant, lambda: NOW_US, lambda: self.now_s, self.read_registered)
 
     def names(self, query: GatewayQuery = EVERYTHING, tenant: str | None = None) -> list[str]:
         return [one.gateway.name for one in asyncio.run(self.view(tenant).select(query))]
+
+
+def test_enrolled_gateway_that_never_connected_is_listed_with_the_next_step() -> None:
+    world = mixed()
+    world.waiting = {("default", "new"): NOW_US - MINUTE_US, ("acme", "other"): NOW_US, ("default", "well"): NOW_US}
+    world.labels["default", "new"] = {"site": "lyon"}
+    names = world.names(tenant="default")
+    assert names.index("behind") < names.index("new") < names.index("well"), "it loses nothing"
+    assert "other" not in names
+    view = world.view("default")
+    [new] = asyncio.run(view.select(GatewayQuery(state="never")))
+    assert (new.why, new.since_us, new.labels) == (
+        "it has enrolled, and never connected", NOW_US - MINUTE_US, {"site": "lyon"},
+    )  # fmt: skip
+    assert "waypost doctor" in new.next_step
+    assert asyncio.run(view.one(("default", "new"))) == new
+    assert asyncio.run(view.one(("acme", "other"))) is None
+    assert asyncio.run(view.summary()).states["never"] == 1
+    assert all(one.gateway.name != "new" for one in asyncio.run(view.gateways())), "no alert is about it"
 
 
 def status(**more: Any) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def get(histories: LogHistories, path: str) -> httpx.Response:
     access = HttpAccess()
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=application(log_routes(histories, access), access), client=("127.0.0.1", 1))
+        transport = httpx.ASGITransport(
+            app=application(log_routes(histories, access.require_view), access), client=("127.0.0.1", 1)
+        )
         async with httpx.AsyncClient(transport=transport, base_url="http://gw:8080") as client:
             return await client.get(path)
 

@@ -1,4 +1,4 @@
-// Log: the latest lines as they come, and the events among them: changes, problems, sign-ins, the link to the hub.
+// Log of a node: the latest lines as they come, and the events among them: changes, problems, sign-ins.
 
 import { get, withQuery } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -74,8 +74,8 @@ function Lines({ choice }) {
       <a class="button" href="/api/v1/log.txt" download>Download</a>
     </div>
     <${ErrorNote} error=${error} retry=${load} />
-    ${found.length === 0 ? html`<div class="body"><${Empty} title=${lines.length ? "No line matches" : "There is no line yet"}>The last 2,000 lines of this
-      gateway are here. Longer ago: <code>journalctl -u waypost</code> on the machine.<//></div>` : html`<${Table} lines=${found} label="Lines of the log" />`}
+    ${found.length === 0 ? html`<div class="body"><${Empty} title=${lines.length ? "No line matches" : "There is no line yet"}>The last 2,000 lines since
+      the start are here. Longer ago: <code>journalctl</code> on the machine, or the log of its container.<//></div>` : html`<${Table} lines=${found} label="Lines of the log" />`}
   <//>`;
 }
 
@@ -98,8 +98,8 @@ function Events({ choice }) {
       <span class="grow"></span><span class="soft small" role="status">${page && counted(page.lines.length, "event")}</span>
     </div>
     <${ErrorNote} error=${error} retry=${load} />
-    ${page && (page.lines.length === 0 ? html`<div class="body"><${Empty} title="Nothing happened">Changes that users make, sign-ins, problems,
-      the link to the hub and versions of the configuration appear here, the last 1,000, also from before a restart.<//></div>`
+    ${page && (page.lines.length === 0 ? html`<div class="body"><${Empty} title="Nothing happened">Changes that users make, sign-ins,
+      problems, and what else may be looked for later appear here, the last 1,000.<//></div>`
       : html`<${Table} lines=${page.lines} label="Table of events" />`)}
   <//>`;
 }
