@@ -36,7 +36,7 @@ TIME_US_MAX = ((1 << 63) - 1) // 1_000
 programs raise when they calculate with them."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-_NOT_IN_THE_LAKE = frozenset(("room_hours", "errors", "certificate_problems", "manifest_waiting"))
+_NOT_IN_THE_LAKE = frozenset(("room_hours", "errors", "errors_muted", "certificate_problems", "manifest_waiting"))
 """Fields of a status that only the hub uses."""
 
 CONNECTED, DISCONNECTED = "connected", "disconnected"
@@ -63,7 +63,9 @@ class StatusDocument(msgspec.Struct, frozen=True):
     room_hours: Hours | None = None
     """Hours until its card is full if nothing is sent; 0: it is full. Not in the lake, as the fields below."""
     errors: Count | None = None
-    """Problems that it reports as errors."""
+    """Problems that it reports as errors, without muted ones."""
+    errors_muted: Count | None = None
+    """Errors that are muted at the gateway."""
     certificate_problems: Count | None = None
     """Problems with its certificates."""
     manifest_waiting: Count | None = None

@@ -396,11 +396,15 @@ def _print_status(document: dict[str, Any]) -> None:
     out = Console()
     for problem in document.get("problems", ()):
         title, style = _SEVERITIES[problem["severity"]]
+        if muted := problem.get("muted"):
+            title, style = "muted", "dim"
         out.print(
             styled(title, style),
             styled(f"{problem['name']}: {problem['what']}"),
         )
         out.print(styled(f"        since {problem['since']}; {problem['next_step']}"))
+        if muted:
+            out.print(styled(f"        muted until {muted['until']} by {muted['by'] or '-'}: {muted['reason']}"))
     out.print(table)
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:

@@ -26,7 +26,8 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "top": LazyCommand("edge.appliance.watching.cli:top", "Show the gateway live, on the full screen.", "edge"),
         "watch": LazyCommand("edge.appliance.watching.cli:watch", "Repeat a command, and mark changes.", "edge"),
         "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway.", "edge"),
-        "log": LazyCommand("edge.appliance.watching.log:log", "Show the log of a gateway.", "edge"),
+        "log": LazyCommand("edge.appliance.watching.log:log", "Show the log of a gateway or hub.", "edge"),
+        "audit": LazyCommand("edge.appliance.watching.audit:audit", "Show who changed what.", "edge"),
         "trace": LazyCommand("edge.appliance.addresses.cli:trace_address", "Explain where messages go.", "edge"),
     },
     "Gateway": {
@@ -36,6 +37,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "diff": LazyCommand("edge.appliance.resource_commands:diff", "Show what `apply` would change.", "edge"),
         "delete": LazyCommand("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
         "user": LazyCommand("edge.appliance.accounts.cli:user", "Manage users: devices and people.", "edge"),
+        "problem": LazyCommand("edge.appliance.muting.cli:problem", "Show problems, and mute them.", "edge"),
         "client": LazyCommand("edge.appliance.clients.cli:client", "Show clients, and disconnect them.", "edge"),
         "address": LazyCommand("edge.appliance.addresses.cli:address", "Show addresses with their messages.", "edge"),
         "message": LazyCommand("edge.appliance.messages.cli:message", "Send and browse messages.", "edge"),
@@ -51,6 +53,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "rollout": LazyCommand("cloud.fleet.rollout:rollout", "Roll out a configuration in waves.", "cloud"),
         "command": LazyCommand("cloud.fleet.commands:command", "Send commands to devices.", "cloud"),
         "alert": LazyCommand("cloud.fleet.alerts:alert", "Manage the alerts of a hub.", "cloud"),
+        "tenant": LazyCommand("cloud.fleet.tenants:tenant", "Show tenants with their usage.", "cloud"),
     },
     "Data": {
         "lake": LazyCommand("spark.cli:analytics", "Analyse a lake.", "spark"),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -41,6 +41,7 @@ from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.own_certificate import OwnCertificate
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
+from edge.appliance.muting.mutes import ProblemMutes
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol, TokenIssuer
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -154,7 +155,7 @@ class Gateway:
         )
         self._bridge = self._make_bridge()
         self.uplinks.configure(configuration)
-        self._started_at = time.monotonic()
+        self._started_at, self._totals_at = time.monotonic(), float("-inf")
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
         self._addresses = AddressDirectory(AddressSources(self.broker.router))
         self._devices: HttpDeviceApi | None = None  # made by the first request
@@ -168,10 +169,10 @@ class Gateway:
         self._reporter: asyncio.Task[None] | None = None
         self._renewal = Renewal(data, self._hub_of_identity)
         self._revocations = HubRevocations(data, self._hub_of_list)
+        self._mutes = ProblemMutes(data, time.time)
         self._health = self._make_health()
         self._check: UplinkCheck | None = None  # made with the web application
         self._totals: StoreTotals | None = None
-        self._totals_at = float("-inf")
         self._wear: Outlook
 
     def _make_bridge(self) -> BridgeWatch:
@@ -197,6 +198,7 @@ class Gateway:
             renewal=lambda: self._renewal.trouble,
             revocations=lambda: self._revocations.trouble,
             silent=self._clients.sources.silent,
+            mutes=self._mutes,
         )
 
     async def start(self) -> dict[str, tuple[str, int]]:
@@ -479,22 +481,14 @@ class Gateway:
     def _report_status(self, problems: Sequence[HealthProblem]) -> None:
         """Report the status to the uplinks' peers."""
         bridge = self.bridge_status()
-        oldest = [each.backlog_oldest_at for each in bridge.connectors if each.backlog_oldest_at is not None]
         document = {
-            "state": "running",
             "epoch": self.store.lineage.epoch,
-            "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
-            "version": VERSION,
             "backlog_messages": self.uplinks.backlog,
-            "backlog_bytes": sum(each.backlog_bytes for each in bridge.connectors),
-            "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
-            "room_hours": bridge.autonomy_hours,
-            "errors": sum(each.severity is Severity.ERROR for each in problems),
-            "certificate_problems": sum(each.name.startswith("certificate") for each in problems),
-            "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
             "devices_connected": self.broker.listeners.connections,
             "messages_accepted": self.broker.router.figures.acknowledged,
             "clock_quality": "good" if self.clock_good() else "unknown",
+            **_bridge_figures(bridge),
+            **_problem_figures(problems),
         }
         for uplink in self.uplinks:
             uplink.tell_status(document)
@@ -539,6 +533,7 @@ class Gateway:
         from edge.appliance.doctor.routes import check_routes  # noqa: PLC0415
         from edge.appliance.doctor.uplink_check import UplinkCheck  # noqa: PLC0415
         from edge.appliance.messages.routes import message_routes  # noqa: PLC0415
+        from edge.appliance.muting.routes import mute_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
         from edge.broker.http.access import HttpAccess  # noqa: PLC0415
         from edge.broker.http.api import HttpDeviceApi  # noqa: PLC0415
@@ -574,11 +569,36 @@ class Gateway:
             *client_routes(self._clients, broker.gate, access),
             *user_routes(self.users, broker.gate, access, partial(running_endpoints, self._data)),
             *import_routes(self.users, access),
+            *mute_routes(self._mutes, access),
             *message_routes(broker.router, self.store, self._devices, access),
         ]
         app = make_app(self.status, self._series, access, self, routes, self._histories)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
+
+
+def _bridge_figures(bridge: BridgeStatus) -> dict[str, Any]:
+    """Return the fields about this process and its connectors in the status for peers."""
+    oldest = [each.backlog_oldest_at for each in bridge.connectors if each.backlog_oldest_at is not None]
+    return {
+        "state": "running",
+        "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
+        "version": VERSION,
+        "backlog_bytes": sum(each.backlog_bytes for each in bridge.connectors),
+        "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
+        "room_hours": bridge.autonomy_hours,
+        "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
+    }
+
+
+def _problem_figures(problems: Sequence[HealthProblem]) -> dict[str, int]:
+    """Return the counts of problems in the status for peers."""
+    errors = [each for each in problems if each.severity is Severity.ERROR]
+    return {
+        "errors": sum(each.muted is None for each in errors),
+        "errors_muted": sum(each.muted is not None for each in errors),
+        "certificate_problems": sum(each.name.startswith("certificate") for each in problems),
+    }
 
 
 def _own_certificate(data: Path, configuration: BrokerConfiguration) -> OwnCertificate | None:

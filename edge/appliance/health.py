@@ -20,6 +20,7 @@ from edge.appliance.clients.silence import SilentClient, silence_problems
 from edge.appliance.clock import ClockQuality
 from edge.appliance.crossing.documents import autonomy
 from edge.appliance.first_boot.journal import FirstBootState, state_of
+from edge.appliance.muting.mutes import ProblemMutes
 from edge.appliance.problems import (
     memory_problems,
     name_problems,
@@ -80,12 +81,13 @@ class GatewayHealth:
         renewal: Callable[[], str | None] = lambda: None,
         revocations: Callable[[], str | None] = lambda: None,
         silent: Callable[[], Sequence[SilentClient]] = tuple,
+        mutes: ProblemMutes | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`development`: the configuration comes from options, not from applied resources. `room_hours`: hours until
         the store is full. `configuration`: the current one. The others return the reason of a failure, or None:
         `tokens` cannot be checked, changes of `users` cannot be read, `renewal` of the gateway's certificate is
-        refused, the list of `revocations` cannot be fetched."""
+        refused, the list of `revocations` cannot be fetched. `mutes`: None for none."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -100,6 +102,7 @@ class GatewayHealth:
         self._renewal = renewal
         self._revocations = revocations
         self._silent = silent
+        self._mutes = mutes
         self._monotonic_s = monotonic_s
         self._rising = CounterRise(monotonic_s)
         self._refused = CounterRise(monotonic_s)
@@ -129,11 +132,12 @@ class GatewayHealth:
         self.lag.stop()
 
     def problems(self) -> list[HealthProblem]:
-        """Return the current problems, with commands as this user calls the program."""
-        return [
+        """Return the current problems with their mutes, and with commands as this user calls the program."""
+        found = [
             msgspec.structs.replace(one, what=as_called(one.what), next_step=as_called(one.next_step))
             for one in self._health.problems()
         ]
+        return found if self._mutes is None else self._mutes.apply(found)
 
     # --- sources ----------------------------------------------------------------------------------------------
 

@@ -97,13 +97,16 @@ def _hub_parts(status: dict[str, Any]) -> list[str]:
 
 
 def _print_problems(one: SeenDirectory) -> None:
-    found: Sequence[dict[str, Any]] = (one.status or {}).get("problems", ())
+    problems: Sequence[dict[str, Any]] = (one.status or {}).get("problems", ())
+    found = [each for each in problems if not each.get("muted")]
     for problem in found[:PROBLEMS_SHOWN_MAX]:
         say(f"\n{problem['severity']} ", style=_COLOURS.get(problem["severity"]), nl=False)
         say(f"{line(one.name)}: {line(problem['name'])}: {line(problem['what'])}")
         say(f"  next: {as_called(line(problem['next_step']))}", style="dim")
     if len(found) > PROBLEMS_SHOWN_MAX:
         say(f"\n{counted(len(found) - PROBLEMS_SHOWN_MAX, 'more problem')} of {line(one.name)}")
+    if muted := len(problems) - len(found):
+        say(f"\n{counted(muted, 'problem')} of {line(one.name)} muted: waypost problem list", style="dim")
 
 
 def _next_steps(seen: Sequence[SeenDirectory]) -> list[tuple[str, str]]:

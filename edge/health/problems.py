@@ -51,6 +51,16 @@ class FoundProblem(NamedTuple):
     severity: Severity = Severity.ERROR
 
 
+class ProblemMute(msgspec.Struct, frozen=True):
+    """Mute of a problem: a person has seen it."""
+
+    until: str
+    """ISO 8601, UTC."""
+    by: str
+    """User who muted it; empty without authentication."""
+    reason: str
+
+
 class HealthProblem(msgspec.Struct, frozen=True):
     """Problem with the time at which it was first seen."""
 
@@ -60,6 +70,8 @@ class HealthProblem(msgspec.Struct, frozen=True):
     """ISO 8601, UTC."""
     next_step: str
     severity: Severity = Severity.ERROR
+    muted: ProblemMute | None = None
+    """Mute in effect; None without one."""
 
 
 def serving(problems: Iterable[HealthProblem]) -> bool:

@@ -20,6 +20,7 @@ from tests.support.enrolled import EnrolledFleet
 from tests.support.hostile import Raw
 from tests.support.http_client import ask
 from tests.support.operator import HubOperator
+from tests.support.paho_loop import close_client
 from tests.support.processes import Waypost, wait_until
 
 PUMPS: Final = 6
@@ -112,13 +113,13 @@ def _devices(hall: Waypost) -> Iterator[list[paho.Client]]:
         clients.append(client)
     _as_operator(hall, "POST", "users", {"name": "press1", "profile": "sensor"})
     for _ in range(3):
-        with contextlib.suppress(AssertionError):
-            Raw(hall).connect("press1", username="press1", password=b"of last year")
+        with contextlib.closing(Raw(hall)) as press, contextlib.suppress(AssertionError):
+            press.connect("press1", username="press1", password=b"of last year")
     try:
         yield clients
     finally:
         for client in clients:
-            client.loop_stop()
+            close_client(client)
 
 
 def _fail_a_job(hall: Waypost) -> None:

@@ -68,6 +68,8 @@ function Delivery({ gateway, tone, word, labels, manage, loaded }) {
         ["last seen", gateway.connected ? "now" : html`<${Time} at=${gateway.last_seen} relative />`],
         ["version", plain(status.version ?? "–")],
         ["devices connected", number(status.devices_connected)],
+        ...(status.errors ? [["errors that it reports", html`<span class="bad-t">${number(status.errors)}</span>`]] : []),
+        ...(status.errors_muted ? [["errors muted there", number(status.errors_muted)]] : []),
         ["clock", plain(status.clock_quality ?? "–")],
       ]} />
     <//>

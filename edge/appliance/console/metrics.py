@@ -284,6 +284,8 @@ def _problems(status: GatewayStatus) -> Iterable[Metric]:
     for severity in ("error", "warning", "notice"):
         counted.add_metric([severity], sum(problem["severity"] == severity for problem in problems))
     yield counted
+    about = "Muted problems; they count in waypost_problems too."
+    yield GaugeMetricFamily("waypost_problems_muted", about, value=sum(bool(each.get("muted")) for each in problems))
     about = "Unix time at which a problem began."
     since = GaugeMetricFamily("waypost_problem_since_timestamp_seconds", about, labels=["problem", "what", "severity"])
     for problem in problems:

@@ -174,6 +174,14 @@ class BridgeSummary(TypedDict, total=False):
     connectors: Sequence[ConnectorSummary]
 
 
+class MuteStatus(TypedDict):
+    """JSON of `edge.health.problems.ProblemMute`."""
+
+    until: str
+    by: str
+    reason: str
+
+
 class ProblemStatus(TypedDict):
     """JSON of `edge.health.problems.HealthProblem`."""
 
@@ -182,6 +190,7 @@ class ProblemStatus(TypedDict):
     since: str
     next_step: str
     severity: Literal["error", "warning", "notice"]
+    muted: NotRequired[MuteStatus | None]
 
 
 class LoopStatus(TypedDict):

@@ -1,4 +1,4 @@
-"""`waypost log`: the log of a running gateway."""
+"""`waypost log`: the log of a running gateway or hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import click
 import msgspec
 
-from edge.appliance.running import data_option, gateway_client, http_option
+from edge.appliance.nodes import node_address_option, node_client, node_data_option
 from edge.broker.http.limits import LOG_LINES, LOG_LINES_MAX
 from edge.broker.http.log_api import EVENT_KINDS, LEVELS, LogLineDocument, LogPage
 from edge.output.listing import JsonOutput, json_option
@@ -25,8 +25,8 @@ _STYLES: Final = {"warning": "yellow", "error": "red"}
 
 
 @click.command()
-@data_option
-@http_option
+@node_data_option
+@node_address_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines until Ctrl-C.")
 @click.option(
     "--level", type=click.Choice(LEVELS), default=LEVELS[0], show_default=True, help="Lines of this level and above."
@@ -53,16 +53,17 @@ def log(
     limit: int,
     as_json: JsonOutput | None,
 ) -> None:
-    """Show the log of a gateway. The latest lines come last; the gateway keeps them in memory.
+    """Show the log of a gateway or hub. The latest lines come last; the node keeps them in memory.
 
     \b
       waypost log -f --data ./gw1
       waypost log --events --http https://10.0.0.17:8444
+      waypost log -f --level warning --hub https://hub.example:8443
       waypost log -f --query pump8 --json | jq .
     """
     route = "journal" if events or kind else "log"
     query = {"q": text, "kind": kind} if route == "journal" else {"q": text, "level": level}
-    client = gateway_client(data, http)
+    client = node_client(data, http)
     page = client.read(LogPage, route, limit=limit, **query)
     _show(page, as_json, level)
     with contextlib.suppress(KeyboardInterrupt):
@@ -75,7 +76,7 @@ def log(
 def _following(client: ConsoleClient, route: str, after: int, query: dict[str, str | None]) -> LogPage:
     page = client.read(LogPage, route, after=after, limit=LOG_LINES_MAX, **query)
     if page.missed:
-        say(f"{page.missed:,} lines not shown: more than the gateway keeps", style="dim", err=True)
+        say(f"{page.missed:,} lines not shown: more than the node keeps", style="dim", err=True)
     return page
 
 

@@ -177,7 +177,7 @@ class TopView:
         uplink, store = status.get("uplink", {}), status.get("store", {})
         hours = bridge.get("autonomy_hours")
         room = f", full in {span(hours * 3600)}" if hours is not None and hours < 24 * 3650 else ""
-        problems = status.get("problems", ())
+        problems = [each for each in status.get("problems", ()) if not each.get("muted")]
         worst = f"  {counted(len(problems), 'problem')}: {line(problems[0]['name'])}" if problems else "  no problems"
         rates = {name: rates[-1] if rates else 0.0 for name, rates in self._rates.items()}
         return [

@@ -29,13 +29,13 @@ const GROUPS = [
 ];
 
 function countProblems(status) {
-  const serious = (status.problems ?? []).filter((problem) => problem.severity !== "notice");
+  const serious = (status.problems ?? []).filter((problem) => problem.severity !== "notice" && !problem.muted);
   return { count: serious.length, tone: serious.some((problem) => problem.severity === "error") ? "" : "warn" };
 }
 
 /** State of the gateway in a word or two: whether it serves its devices, and whether the hub is there. */
 function state(status) {
-  const errors = (status.problems ?? []).filter((problem) => problem.severity === "error");
+  const errors = (status.problems ?? []).filter((problem) => problem.severity === "error" && !problem.muted);
   const uplink = status.uplink?.state ?? "off";
   if (errors.length) return ["bad", counted(errors.length, "problem")];
   if (uplink === "connecting") return ["bad", "serving · hub away"];

@@ -1,0 +1,127 @@
+"""Mutes of a gateway's problems, in a file of its data directory.
+
+A muted problem is still a problem: `/healthz` and the metrics report it. Pages and commands list it apart, with who
+muted it, why and until when; the hub shows that it is muted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edge.appliance.muting.limits import MUTES_MAX
+from edge.broker.security.private_file import write_private
+from edge.health.problems import HealthProblem, ProblemMute
+from edge.output.log_history import event
+from edge.output.text import line
+
+log = logging.getLogger(__name__)
+
+FILE: Final = "mutes.json"
+
+
+class MutesFull(Exception):
+    """No further problem can be muted; the message has the next step."""
+
+
+class ProblemMuteRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Mute of the problems of a name. Times are UTC seconds since 1970."""
+
+    name: str
+    what: str = ""
+    """Text of the one problem that is muted; empty for every problem of this name."""
+    until_s: float
+    reason: str
+    by: str
+    """User who muted it; empty without authentication."""
+    made_at_s: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and text: one mute each."""
+        return self.name, self.what
+
+    def shown(self) -> ProblemMute:
+        """Return what a muted problem shows."""
+        until = datetime.datetime.fromtimestamp(self.until_s, datetime.UTC).isoformat(timespec="seconds")
+        return ProblemMute(until, self.by, self.reason)
+
+
+class ProblemMutes:
+    """Mutes in effect. Any thread may change them; a change is durable on return."""
+
+    def __init__(self, data: Path, utc_s: Callable[[], float]) -> None:
+        """`utc_s` returns UTC seconds. A damaged file counts as none: its problems are shown again."""
+        self._file = data / FILE
+        self._utc_s = utc_s
+        self._changing = threading.Lock()
+        kept = (each for each in self._read() if each.until_s > utc_s())
+        self._mutes: dict[tuple[str, str], ProblemMuteRecord] = {each.key: each for each in kept}
+
+    def all(self) -> list[ProblemMuteRecord]:
+        """Return the mutes in effect, the first to end first."""
+        self._end_due()
+        return sorted(self._mutes.values(), key=lambda each: (each.until_s, each.key))
+
+    def apply(self, problems: Iterable[HealthProblem]) -> list[HealthProblem]:
+        """Return problems with their mutes, the muted ones last."""
+        self._end_due()
+        mutes = self._mutes
+        if not mutes:
+            return list(problems)
+        found = [(each, mutes.get((each.name, each.what)) or mutes.get((each.name, ""))) for each in problems]
+        shown = [each if mute is None else msgspec.structs.replace(each, muted=mute.shown()) for each, mute in found]
+        return sorted(shown, key=lambda each: each.muted is not None)
+
+    def add(self, mute: ProblemMuteRecord) -> None:
+        """Add a mute, or replace that of the same problem. Raises `MutesFull`, OSError."""
+        with self._changing:
+            self._end_due()
+            if mute.key not in self._mutes and len(self._mutes) >= MUTES_MAX:
+                raise MutesFull(
+                    f"{MUTES_MAX} problems are muted, the most at a time: end some (waypost problem unmute)"
+                )
+            self._write({**self._mutes, mute.key: mute})
+        log.info(
+            "problem %s is muted until %s by %s: %s",
+            line(mute.name), mute.shown().until, line(mute.by or "-"), line(mute.reason),
+            extra=event("problem"),
+        )  # fmt: skip
+
+    def remove(self, name: str, what: str, by: str) -> bool:
+        """End a mute; return False if there is none. Raises OSError."""
+        with self._changing:
+            if (name, what) not in self._mutes:
+                return False
+            self._write({key: each for key, each in self._mutes.items() if key != (name, what)})
+        log.info("problem %s is no longer muted, by %s", line(name), line(by or "-"), extra=event("problem"))
+        return True
+
+    def _end_due(self) -> None:
+        """Forget mutes whose time is over. The file has them until the next change; they are over there too."""
+        now_s = self._utc_s()
+        due = [each for each in self._mutes.values() if each.until_s <= now_s]
+        if due:
+            self._mutes = {key: each for key, each in self._mutes.items() if each.until_s > now_s}
+        for each in due:
+            log.info("problem %s is no longer muted: its time is over", line(each.name), extra=event("problem"))
+
+    def _write(self, mutes: dict[tuple[str, str], ProblemMuteRecord]) -> None:
+        write_private(self._file, json.dumps([msgspec.to_builtins(each) for each in mutes.values()]))
+        self._mutes = mutes
+
+    def _read(self) -> list[ProblemMuteRecord]:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=list[ProblemMuteRecord])[:MUTES_MAX]
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("%s cannot be read, so no problem is muted: %s", self._file, error)
+            return []
