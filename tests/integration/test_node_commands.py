@@ -59,6 +59,24 @@ def url_of(process: Waypost, scheme: str) -> str:
     return f"{scheme}://127.0.0.1:{process.port(scheme)}"
 
 
+def test_usage_of_a_tenant(fleet: EnrolledFleet) -> None:
+    data = str(fleet.folder / "hub")
+    with PasswordDevice(fleet.folder / "hall", fleet.gateways["hall"].port("mqtt")) as device:
+        assert device.code == 0
+        device.send(20)
+        wait_until(lambda: landed(fleet) >= 20, timeout_s=WAIT_S, what="they land")
+    assert fleet.hub.stop() == 0, "the rest is written at the end"
+    fleet.hub.start()
+    [row] = [
+        each for each in items_in(waypost("tenant", "list", "--data", data, "--json")) if each["tenant"] == "default"
+    ]
+    assert row["messages_today"] >= 20
+    assert row["bytes_today"] >= 20 * 10
+    [day] = items_in(waypost("tenant", "usage", "default", "--data", data, "--days", "1", "--json"))
+    assert (day["messages"], day["bytes"]) == (row["messages_today"], row["bytes_today"])
+    assert "default" in waypost("tenant", "list", "--data", data)
+
+
 def test_audit_of_a_gateway(fleet: EnrolledFleet) -> None:
     gateway, data = fleet.gateways["hall"], str(fleet.folder / "hall")
     with contextlib.closing(signed_in(fleet, gateway, "anna")) as browser:
@@ -162,23 +180,6 @@ def test_sessions_outlive_a_restart_of_gateway_and_hub(fleet: EnrolledFleet) -> 
                 process.start()
                 with httpx.Client(base_url=url_of(process, scheme), verify=False, cookies=browser.cookies) as again:
                     assert again.get("/api/v1/status").status_code == 401, "the sign-out was on disk"
-
-
-def test_usage_of_a_tenant(fleet: EnrolledFleet) -> None:
-    data = str(fleet.folder / "hub")
-    with PasswordDevice(fleet.folder / "hall", fleet.gateways["hall"].port("mqtt")) as device:
-        device.send(20)
-        wait_until(lambda: landed(fleet) >= 20, timeout_s=WAIT_S, what="they land")
-    assert fleet.hub.stop() == 0, "the rest is written at the end"
-    fleet.hub.start()
-    [row] = [
-        each for each in items_in(waypost("tenant", "list", "--data", data, "--json")) if each["tenant"] == "default"
-    ]
-    assert row["messages_today"] >= 20
-    assert row["bytes_today"] >= 20 * 10
-    [day] = items_in(waypost("tenant", "usage", "default", "--data", data, "--days", "1", "--json"))
-    assert (day["messages"], day["bytes"]) == (row["messages_today"], row["bytes_today"])
-    assert "default" in waypost("tenant", "list", "--data", data)
 
 
 def landed(fleet: EnrolledFleet) -> int:
