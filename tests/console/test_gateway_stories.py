@@ -9,7 +9,7 @@ import paho.mqtt.client as paho
 import pytest
 from playwright.sync_api import Browser, Route
 
-from tests.console.visit import Visit, visiting
+from tests.console.visit import Clicks, Visit, visiting
 from tests.support.command import output_of
 from tests.support.processes import Waypost, edge, free_port
 
@@ -142,3 +142,22 @@ def test_message_is_repeated_and_found_by_a_property(visit: Visit) -> None:
     page.get_by_role("button", name="Apply").click()
     visit.see("again")
     assert visit.violations() == []
+
+
+def test_problem_is_muted_with_a_reason_and_shown_again(visit: Visit, gateway: Waypost) -> None:
+    """Two clicks to mute it, one to show it again."""
+    publish(gateway, "nobody/listens", b"x")
+    page, clicks = visit.page, Clicks(visit)
+    visit.open()
+    visit.see("messages reach no subscriber")
+    clicks.button("Mute no subscriber…")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("<b>works</b> in the hall")
+    assert visit.violations() == []
+    clicks.on(dialog.get_by_role("button", name="Mute", exact=True))
+    visit.see("1 problem muted")
+    visit.see("<b>works</b> in the hall")
+    assert visit.violations() == []
+    clicks.button("Show again")
+    page.get_by_text("1 problem muted").wait_for(state="detached")
+    assert clicks.count == 3
