@@ -250,8 +250,8 @@ def rollback(
     """Send an earlier version again, as a new one.
 
     Without --to it is the newest version that was in force and good before the newest one. A version that failed, or
-    that a roll-back went back from, is passed over. A gateway whose newest version is such a roll-back stays there, so
-    the command can be repeated; --to goes further back.
+    that a roll-back left, is passed over. A gateway that has gone back already stays there, so the command can be
+    repeated; --to goes further back.
 
     Over HTTP (--hub, or a context) the gateways get it one after the other. On an error those before have it; they are
     listed.

@@ -26,7 +26,7 @@ MONTH_DAYS: Final = 31
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def tenant() -> None:
-    """Show the tenants of a hub.
+    """Show tenants with their usage.
 
     Messages count when they have landed in the lake; bytes are those of the messages with their properties, without
     compression. Days are UTC; 400 are kept.
@@ -37,9 +37,9 @@ def tenant() -> None:
 @hub_options
 @output_option("tenant")
 def list_tenants(hub: HubPlace, form: str) -> None:
-    """List tenants with what landed today, and in 31 days.
+    """List tenants with their usage.
 
-    Over HTTP also their users and connected gateways.
+    It is what landed today, and in 31 days. Over HTTP also their users and connected gateways.
     """
     if hub.client is not None:
         rows = [_of_http(each) for each in hub.client.pages("tenants", "tenants")]

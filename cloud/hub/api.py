@@ -52,8 +52,8 @@ from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
 from edge.broker.http.assets import StaticAssets
 from edge.broker.http.live import EVENTS, LiveFeed
-from edge.broker.http.openapi import openapi_route
 from edge.broker.http.log_api import LogTopic, log_routes
+from edge.broker.http.openapi import openapi_route
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.queries import choice_of, limit_of, sort_of
 from edge.broker.http.refusal import RequestRefused

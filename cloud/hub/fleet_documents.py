@@ -162,7 +162,7 @@ class FleetGateway(TypedDict):
     """Name of the hub that it is connected to."""
     remote: str | None
     first_seen: int
-    last_seen: int
+    last_seen: int | None
     landed: int
     newest_received_at: int | None
     """Time of its newest message in the lake."""

@@ -186,9 +186,7 @@ def _read(tx: sa.Connection, tenant: str | None, last: int | None) -> _Read:
     return _Read(first, _NUMBER_MAX if last is None else last, first if len(found) > 1 else None)
 
 
-def _rows(
-    tx: sa.Connection, read: _Read, tenant: str | None, conditions: Sequence[Any], limit: int
-) -> Sequence[sa.Row[Any]]:
+def _rows(tx: sa.Connection, read: _Read, tenant: str | None, conditions: Sequence[Any], limit: int) -> Sequence[Any]:
     """Return the latest lines that match among those to read, one more than the limit."""
     return tx.execute(
         sa.select(audit.c.number, *_ENTRY)
@@ -200,7 +198,7 @@ def _rows(
 
 def _time_of(tx: sa.Connection, number: int) -> int | None:
     """Return the time of a line."""
-    return tx.execute(sa.select(audit.c.at).where(audit.c.number == number)).scalar()
+    return tx.execute(sa.select(audit.c.at).where(audit.c.number == number)).scalar_one_or_none()
 
 
 def fair_share(counts: Iterable[int], most: int) -> int:

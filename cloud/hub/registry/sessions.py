@@ -69,7 +69,7 @@ class RegistrySessions:
         return self._run(work)
 
     def touch(self, used: Mapping[bytes, float]) -> None:
-        later = sa.bindparam("later")
+        later: sa.BindParameter[int] = sa.bindparam("later")
         statement = (
             sessions.update()
             .where(sessions.c.key == sa.bindparam("of"), sessions.c.used_at < later)

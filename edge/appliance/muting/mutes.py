@@ -105,7 +105,7 @@ class ProblemMutes:
         return True
 
     def _end_due(self) -> None:
-        """Forget mutes whose time is over. The file has them until the next change; they are over there too."""
+        """Forget mutes that are over. The file has them until the next change; nothing reads them there."""
         now_s = self._utc_s()
         due = [each for each in self._mutes.values() if each.until_s <= now_s]
         if due:

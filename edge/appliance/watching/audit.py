@@ -174,7 +174,7 @@ AuditSource = HubAuditSource | GatewayAuditSource
 
 def _source_of(client: ConsoleClient, wanted: AuditQuery) -> AuditSource:
     """Return the audit of a hub, or that of a gateway. Raises CommandError."""
-    query = {
+    query: dict[str, Any] = {
         "user": wanted.user,
         "action": wanted.action,
         "outcome": wanted.outcome,

@@ -257,7 +257,7 @@ class SessionKeeper:
             self._restore(kept)
 
     async def _renew_expired(self, kept: KeptSession, token: str) -> KeptSession | None:
-        """Renew a session whose rights ended while no node ran; None if the issuer does not renew them."""
+        """Renew a session with rights that ended while no node ran; None if the issuer does not renew them."""
         memory = unseal(sealing_key(token), kept.sealed)
         if memory is None or self._renewer is None or kept.is_over(self._utc_s()) or kept.expires_at_s is None:
             return None
@@ -302,7 +302,7 @@ class SessionKeeper:
         session.use(self._local(kept.used_at_s))
 
     def _remember(self, session: BrowserSession, token: str) -> None:
-        """Continue the renewal of a session whose token was not known until now."""
+        """Continue the renewal of a session, as its token is known now."""
         if session.sealing_key:
             return
         session.sealing_key, known = sealing_key(token), self._known.get(session.key)
@@ -427,7 +427,7 @@ def _add_bounded(keys: dict[bytes, None], key: bytes) -> None:
 
 
 class RecoverSessions:
-    """ASGI middleware that brings back the session of a request before anything asks for it."""
+    """ASGI middleware that brings back the session of a request before an endpoint needs it."""
 
     def __init__(self, app: ASGIApp, recover: Callable[[Request], Awaitable[None]]) -> None:
         """`recover` raises RequestRefused."""

@@ -1,4 +1,4 @@
-"""Sessions over restarts of a node: what comes back, what does not, and a medium that cannot be written."""
+"""Sessions over restarts of a node: restored ones, ended ones, and a medium that cannot be written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EVERYBODY = {user.name: user for user in (ANN, BOB)}
 
 
 class Issuer:
-    """Issuer whose tokens last five minutes. It renews the person while it knows the newest refresh token."""
+    """Issuer with tokens of five minutes. It renews the person for the newest refresh token only."""
 
     issuer = "https://id.example"
     code_flow: Issuer | None = None
@@ -445,7 +445,7 @@ class TestIssuer:
             (600, SignInFault.TOKEN, 401, 0),
             (SESSION_IDLE_S, None, 401, 0),
         ],
-        ids=["token still good", "token ended meanwhile", "person removed", "idle"],
+        ids=["token still good", "token ended", "person removed", "idle"],
     )
     def test_restart(
         self, tmp_path: Path, away_s: float, fault: SignInFault | None, status: int, renewals: int
