@@ -154,7 +154,7 @@ def _waiting_gateways(tx: sa.Connection, most: int) -> dict[Key, int]:
     enrolled_at = sa.func.min(certificates.c.begins_at)
     query = (
         sa.select(certificates.c.tenant, certificates.c.gateway, enrolled_at)
-        .where(~seen, certificates.c.revoked_at.is_(None))
+        .where(~seen, certificates.c.revoked_at.is_(None), certificates.c.gateway != "")  # that of the hub has no name
         .group_by(certificates.c.tenant, certificates.c.gateway)
         .order_by(enrolled_at.desc())
         .limit(most)
