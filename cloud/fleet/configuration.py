@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -294,7 +294,7 @@ def _roll_back_over_http(
         made.append({**_went_back(row), "why": row["why"], "made": row["made"]})
 
 
-def _went_back(row: dict[str, Any]) -> dict[str, Any]:
+def _went_back(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("gateway", "version", "repeats")}
 
 

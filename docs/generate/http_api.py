@@ -18,6 +18,7 @@ CODE: Final = {
     HUB: (
         "cloud",
         "edge/broker/http/assets.py",
+        "edge/broker/http/log_api.py",
         "edge/broker/http/oidc_api.py",
         "edge/broker/http/openapi.py",
         "edge/broker/http/session_api.py",
