@@ -78,7 +78,7 @@ def _row(seen: SeenGateway) -> list[Any]:
         seen.why,
         moment_us(seen.since_us) if seen.since_us else "",
         "yes" if gateway.connected else "no",
-        moment_us(gateway.last_seen),
+        moment_us(gateway.last_seen or None),
         status.get("backlog_messages"),
         status.get("backlog_bytes"),
         room,

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -523,7 +523,7 @@ def _migrate(tx: sa.Connection, version: int) -> None:
             index.create(tx, checkfirst=True)
     if version < 4:
         _copy_commits(tx)
-    if version < 15:
+    if version < 16:
         _mark_rollbacks(tx)
 
 

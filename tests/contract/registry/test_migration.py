@@ -151,7 +151,7 @@ def test_roll_backs_of_older_programs_are_known_by_their_notes(place: Place) -> 
         for note in notes:
             known.set_wanted([WantedConfiguration("acme", "g1", [document("a")], 60.0, False, "ann", note)], 1, sign)
     place.execute("ALTER TABLE configurations DROP COLUMN repeats")
-    place.execute("UPDATE schema_version SET version = 14")
+    place.execute("UPDATE schema_version SET version = 15")
     with contextlib.closing(open_registry(place.url).database) as database:
         found = Configurations(database).versions("acme", "g1")
     assert [each.repeats for each in reversed(found)] == [None, None, 1, None, None]
