@@ -36,8 +36,8 @@ export function GatewayPage({ name, query = {}, configures }) {
   }
   useEvery(5, load, [name]);
   const back = html`<p><a href=${address("fleet")}>All gateways</a></p>`;
-  if (gateway === null && error?.status === 404 && configures) {
-    return html`${back}<p class="note-warn"><${Name}>${gatewayName}<//> has not connected yet.</p><${Identity} tenant=${tenant} gateway=${gatewayName} manage=${manage} enrols=${true} connected=${false} />`;
+  if (configures && (gateway === null ? error?.status === 404 : gateway.state === "never")) {
+    return html`${back}<p class="note-warn"><${Name}>${gatewayName}<//> has not connected yet.${gateway?.next_step ? html` Next: ${plain(gateway.next_step)}` : ""}</p><${Identity} tenant=${tenant} gateway=${gatewayName} manage=${manage} enrols=${true} connected=${false} />`;
   }
   if (gateway === null) return html`${back}<${ErrorNote} error=${error} retry=${load} />`;
   const [tone, word] = STATES[gateway.state] ?? ["idle", gateway.connected ? "connected" : "offline"];
