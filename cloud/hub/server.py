@@ -195,8 +195,10 @@ class HubServer:
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
-        self._audit = HubAudit(registry, time.time)
-        self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
+        self._audit, self._usage = (
+            HubAudit(registry, time.time),
+            UsageRecorder(self._fleet, self._committer.read, _now_us),
+        )
 
     def _make_availability(self, registry: sa.URL) -> HubAvailability:
         """Make the state of this hub for orchestrators and other hubs."""
