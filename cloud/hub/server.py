@@ -128,9 +128,7 @@ class HubServer:
 
     def __init__(self, configuration: HubConfiguration, opened: OpenedHub, executor: Executor) -> None:
         """Needs the running loop. `executor`: the thread that opened the data directory."""
-        self._configuration = configuration
-        self._registry = opened.registry
-        self._executor = executor
+        self._configuration, self._registry, self._executor = configuration, opened.registry, executor
         self._id = writer_id(configuration.data)
         self._fleet = FleetState(versions=opened.landing.versions, quotas=configuration.tenants, hub=self._id)
         self._fleet.load(opened.gateways, opened.landed_of_forgotten)
@@ -195,10 +193,8 @@ class HubServer:
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
-        self._audit, self._usage = (
-            HubAudit(registry, time.time),
-            UsageRecorder(self._fleet, self._committer.read, _now_us),
-        )
+        self._audit = HubAudit(registry, time.time)
+        self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
 
     def _make_availability(self, registry: sa.URL) -> HubAvailability:
         """Make the state of this hub for orchestrators and other hubs."""
