@@ -114,11 +114,11 @@ def test_version_that_failed_after_it_was_confirmed_is_passed_over(gateway: Gate
 
 
 def test_without_a_good_version_nothing_is_chosen(gateway: Gateway) -> None:
-    with pytest.raises(NoWayBack, match="the hub has no version for it"):
+    with pytest.raises(NoWayBack, match="has no version"):
         gateway.go_back()
     gateway.set("bad", good=False)
     gateway.set("worse", good=False)
-    with pytest.raises(NoWayBack, match="no version before 2 was in force and good"):
+    with pytest.raises(NoWayBack, match="no version before 2"):
         gateway.go_back()
 
 
