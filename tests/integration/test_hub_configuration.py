@@ -278,8 +278,8 @@ def confirm(fleet: EnrolledFleet, version: int) -> None:
 def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:
     """A roll-out to `hall` is under way; it ends when that gateway has confirmed version 2."""
     labels, configurations = "/api/v1/labels", "/api/v1/configurations"
-    shown = {"tenant": "default", "gateway": "hall", "labels": {"ring": "canary", "site": "berlin"}}
-    assert ask(fleet, labels, ops)[1] == {"gateways": [shown]}
+    [shown] = ask(fleet, labels, ops)[1]["gateways"]
+    assert (shown["gateway"], shown["labels"]) == ("hall", {"ring": "canary", "site": "berlin"})
     assert ask(fleet, labels + "?selector=site!%3Dberlin", ops)[1] == {"gateways": []}
     assert ask(fleet, labels + "?tenant=default", eve)[0] == 403
     assert ask(fleet, labels + "/hall", eve, "{}", "PATCH")[0] == 403
