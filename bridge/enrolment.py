@@ -40,11 +40,11 @@ DOCUMENT_BYTES_MAX: Final = 64 << 10
 COMMON_NAME_CHARACTERS_MAX: Final = 64
 """RFC 5280, ub-common-name. It is for people: programs use the URI, which has the whole name of the gateway."""
 
-_PREFIX: Final = "wpt1"
-_ID_BYTES: Final = 6
-_SECRET_BYTES: Final = 20
+TOKEN_PREFIX: Final = "wpt1"  # noqa: S105 - the beginning of each token
+TOKEN_ID_BYTES: Final = 6
+TOKEN_SECRET_BYTES: Final = 20
 """160 random bits cannot be guessed, so a plain digest of them is safe to store."""
-_FINGERPRINT_BYTES: Final = 32
+TOKEN_FINGERPRINT_BYTES: Final = 32
 
 
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -71,15 +71,15 @@ class EnrolmentToken(NamedTuple):
     @classmethod
     def make(cls, authority: bytes) -> EnrolmentToken:
         """Create a token for the hub with this fingerprint of its authority."""
-        return cls(secrets.token_hex(_ID_BYTES), secrets.token_bytes(_SECRET_BYTES), authority)
+        return cls(secrets.token_hex(TOKEN_ID_BYTES), secrets.token_bytes(TOKEN_SECRET_BYTES), authority)
 
     @classmethod
     def parse(cls, text: str) -> EnrolmentToken:
         """Parse the text of a token. Raises `EnrolmentTokenError`, which quotes nothing of the text."""
         parts = text.strip().split(".")
-        if len(parts) != 4 or parts[0] != _PREFIX:
+        if len(parts) != 4 or parts[0] != TOKEN_PREFIX:
             raise EnrolmentTokenError(
-                f"this is not a token: a token starts with {_PREFIX} and has four parts separated by dots"
+                f"this is not a token: a token starts with {TOKEN_PREFIX} and has four parts separated by dots"
             )
         _, name, secret, authority = parts
         try:
@@ -87,13 +87,13 @@ class EnrolmentToken(NamedTuple):
         except (binascii.Error, ValueError):
             raise EnrolmentTokenError("the token has invalid characters: copy all of it again") from None
         sizes = len(name), len(token.secret), len(token.authority)
-        if sizes != (2 * _ID_BYTES, _SECRET_BYTES, _FINGERPRINT_BYTES):
+        if sizes != (2 * TOKEN_ID_BYTES, TOKEN_SECRET_BYTES, TOKEN_FINGERPRINT_BYTES):
             raise EnrolmentTokenError("the token is too short or too long: copy all of it again")
         return token
 
     @property
     def text(self) -> str:
-        return f"{_PREFIX}.{self.id}.{_text_of(self.secret)}.{_text_of(self.authority)}"
+        return f"{TOKEN_PREFIX}.{self.id}.{_text_of(self.secret)}.{_text_of(self.authority)}"
 
     @property
     def digest(self) -> bytes:
@@ -187,6 +187,8 @@ class Attestation(msgspec.Struct, frozen=True):
     root_expected: str
     """SHA-256 of the root file system on its card or in its last update."""
     version: str
+    medium: str = ""
+    """Kind, model and serial numbers of the card or disk; empty when unknown."""
 
 
 class EnrolmentRefusal(msgspec.Struct, frozen=True):

@@ -172,7 +172,8 @@ class _SchemaWalk:
             return self.complain(path, "must not be empty")
         if type_.max_length is not None and len(value) > type_.max_length:
             return self.complain(path, f"longer than {type_.max_length} characters")
-        if type_.pattern and not re.search(type_.pattern, value):
+        # Unlike in a JSON schema (ECMA 262), `$` also matches before a line break at the end.
+        if type_.pattern and (not re.search(type_.pattern, value) or value.endswith("\n")):
             return self.complain(path, f'"{value}" is not a name; allowed: letters and digits, and between them . - _')
         return value
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from bridge.resources.endpoint import ListenEndpoint
 
 _DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SIZE_UNITS: Final = {
+SIZE_UNITS: Final = {
     "": 1,
     "k": 10**3,
     "M": 10**6,
@@ -23,10 +23,11 @@ _SIZE_UNITS: Final = {
     "Gi": 2**30,
     "Ti": 2**40,
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 DURATION_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_DURATION_UNITS)})\s*$"
-SIZE_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_SIZE_UNITS)})\s*$"
-_HUB_PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
+SIZE_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(SIZE_UNITS)})\s*$"
+HUB_PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
+"""Default ports of a hub by the scheme of its URL."""
 _PATH: Final = re.compile(r"/[!-~]*")
 DURATION_S_MAX: Final = 100 * 366 * 86400.0
 """A century: a longer duration has a wrong unit."""
@@ -54,9 +55,9 @@ def size(value: str | int) -> int:
     """Return bytes. A number is bytes; text may have a Kubernetes suffix: ``64Mi``, ``2G``."""
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value.strip())
-        if found is None or found[2] not in _SIZE_UNITS:
+        if found is None or found[2] not in SIZE_UNITS:
             raise ValueError(f'"{value}" is not a size; expected bytes as a number, or a text such as 512Ki, 64Mi, 2G')
-        bytes_ = round(float(found[1]) * _SIZE_UNITS[found[2]])
+        bytes_ = round(float(found[1]) * SIZE_UNITS[found[2]])
     else:
         bytes_ = value
     if not 0 <= bytes_ <= SIZE_BYTES_MAX:
@@ -77,7 +78,7 @@ class HubUrl(NamedTuple):
     def parse(cls, url: str) -> HubUrl:
         """Parse ``amqp``, ``amqps``, ``ws`` or ``wss``; default ports 5672, 5671, 80 and 443. Raises `ValueError`."""
         scheme, separator, rest = url.partition("://")
-        if not separator or scheme not in _HUB_PORTS:
+        if not separator or scheme not in HUB_PORTS:
             raise ValueError(f'"{url}" is not a hub URL; expected amqps://host:port, or over WebSocket wss://host:port')
         secure, path = scheme in ("amqps", "wss"), None
         if scheme in ("ws", "wss"):
@@ -89,5 +90,5 @@ class HubUrl(NamedTuple):
             rest = rest.rstrip("/")
         bare_ipv6 = rest.startswith("[") and rest.endswith("]")
         if rest and (bare_ipv6 or ":" not in rest):
-            rest += f":{_HUB_PORTS[scheme]}"
+            rest += f":{HUB_PORTS[scheme]}"
         return cls(secure, ListenEndpoint.parse(rest), path)

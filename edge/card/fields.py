@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.enrolment import EnrolmentToken
 from bridge.resources.endpoint import valid_host
@@ -19,14 +18,46 @@ PLACEHOLDER: Final = "(secret)"
 SSH_TYPES: Final = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-ed25519@", "sk-ecdsa-sha2-")
 _THIS_NETWORK: Final = ipaddress.ip_network("0.0.0.0/8")
 """Addresses that no machine has (RFC 6890)."""
-_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class TextRule(NamedTuple):
+    """Pattern of a text. The settings page has the same patterns, so they mean the same in Python and JavaScript."""
+
+    pattern: str
+    """Regular expression for all of the text."""
+    words: str
+    """Reason when it does not match; `{value}` is the text, and secrets leave it out."""
+
+    def require(self, value: str) -> str:
+        """Return a text that matches. Raises ValueError with the reason."""
+        if not re.fullmatch(self.pattern, value):
+            raise ValueError(self.words.replace("{value}", value))
+        return value
+
+
+HOST_NAME: Final = TextRule(
+    "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    '"{value}" is not a host name: 1 to 63 of a-z, 0-9 and -, with no - at either end',
+)
+PASSPHRASE: Final = TextRule(
+    "[ -~]{8,63}|[0-9a-fA-F]{64}",
+    "the password of a wireless network is 8 to 63 printable ASCII characters, or its key of 64 hexadecimal digits",
+)
+COUNTRY: Final = TextRule("[A-Z]{2}", '"{value}" is not a country: two capital letters, for example DE')
+ACCESS_POINT: Final = TextRule(
+    "[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?",
+    '"{value}" is not an access point name (APN): at most 100 letters, digits, dots and dashes',
+)
+PIN: Final = TextRule("[0-9]{4,8}", "a PIN is 4 to 8 digits")
+WORD: Final = TextRule("[!-~]{1,64}", "it must be 1 to 64 printable ASCII characters without spaces")
+TIME_SERVER: Final = TextRule("[A-Za-z0-9.:_-]+", '"{value}" is not a time server: give a host name or an address')
+SSID_BYTES_MAX: Final = 32
+"""Longest name of a wireless network (IEEE 802.11)."""
 
 
 def host_name(value: str) -> str:
     """Check the name of a machine (RFC 1123, one label)."""
-    if not _LABEL.fullmatch(value):
-        raise ValueError(f'"{value}" is not a host name: 1 to 63 of a-z, 0-9 and -, with no - at either end')
-    return value
+    return HOST_NAME.require(value)
 
 
 def interface(value: str) -> str:
@@ -56,31 +87,29 @@ def machine(value: str) -> str:
 def address(value: str) -> str:
     """Check an IP address."""
     try:
-        return str(ipaddress.ip_address(value))
+        ipaddress.ip_address(value)
     except ValueError:
         raise ValueError(f'"{value}" is not an IP address') from None
+    return value
 
 
 def network_name(value: str) -> str:
     """Check the name of a wireless network (SSID): at most 32 bytes."""
-    if not 1 <= len(value.encode()) <= 32 or not value.isprintable():
+    if not 1 <= len(value.encode()) <= SSID_BYTES_MAX or not value.isprintable():
         raise ValueError("the name of a wireless network (SSID) is 1 to 32 printable bytes")
     return value
 
 
 def passphrase(value: str) -> str:
-    """Check the password of a wireless network (WPA2, WPA3): 8 to 63 printable ASCII characters."""
-    secret(value)
-    if not re.fullmatch(r"[ -~]{8,63}", value):
-        raise ValueError("the password of a wireless network is 8 to 63 printable ASCII characters")
-    return value
+    """Check the password of a wireless network (WPA2, WPA3), or the key that WPA2 derives from it."""
+    return PASSPHRASE.require(secret(value))
 
 
 def country(value: str) -> str:
     """Check that this has the form of an ISO 3166 code: two capital letters."""
-    if not re.fullmatch(r"[A-Z]{2}", value):
-        raise ValueError(country_fault(value) or f'"{value}" is not a country: two capital letters, for example DE')
-    return value
+    if not re.fullmatch(COUNTRY.pattern, value) and (fault := country_fault(value)):
+        raise ValueError(fault)
+    return COUNTRY.require(value)
 
 
 def country_with_rules(value: str) -> str:
@@ -92,25 +121,17 @@ def country_with_rules(value: str) -> str:
 
 def access_point(value: str) -> str:
     """Check the access point name of a mobile network (APN, 3GPP TS 23.003 section 9.1)."""
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", value):
-        raise ValueError(f'"{value}" is not an access point name (APN): at most 100 letters, digits, dots and dashes')
-    return value
+    return ACCESS_POINT.require(value)
 
 
 def pin(value: str) -> str:
     """Check the PIN of a SIM card."""
-    secret(value)
-    if not re.fullmatch(r"\d{4,8}", value):
-        raise ValueError("a PIN is 4 to 8 digits")
-    return value
+    return PIN.require(secret(value))
 
 
 def word(value: str) -> str:
     """Check a user name or password of a mobile network, which has to fit on one line of a file."""
-    secret(value)
-    if not re.fullmatch(r"[!-~]{1,64}", value):
-        raise ValueError("it must be 1 to 64 printable ASCII characters without spaces")
-    return value
+    return WORD.require(secret(value))
 
 
 def secret(value: str) -> str:
@@ -127,7 +148,7 @@ def ssh_key(value: str) -> str:
         raise ValueError("this is a private key: give the public one, from the file that ends in .pub")
     try:
         content = base64.b64decode(rest.split(" ")[0], validate=True)
-    except binascii.Error:
+    except ValueError:  # not Base64, or not even ASCII
         content = b""
     if not kind.startswith(SSH_TYPES) or not value.isprintable() or kind.encode() not in content[:64]:
         raise ValueError("this is not a public key for SSH: one line that starts with ssh-ed25519, for example")
@@ -163,9 +184,7 @@ def server(value: str) -> str:
 
 def time_server(value: str) -> str:
     """Check that the characters of a time server are those of a host name or an address."""
-    if not re.fullmatch(r"[A-Za-z0-9.:_-]+", value):
-        raise ValueError(f'"{value}" is not a time server: give a host name or an address')
-    return value
+    return TIME_SERVER.require(value)
 
 
 def topic_filter(value: str) -> str:

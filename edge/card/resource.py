@@ -44,7 +44,7 @@ class Wifi(ResourcePart, frozen=True, kw_only=True):
     ssid: Live[Annotated[str, read_by(fields.network_name, str)]]
     """Name of the network."""
     password: Live[Annotated[str, read_by(fields.passphrase, str)] | None] = None
-    """Password of the network; none for an open one."""
+    """Password of the network, or the key of 64 hexadecimal digits that WPA2 derives from it; none for an open one."""
     country: Live[Annotated[str, read_by(fields.country, str)]]
     """Country of the gateway (ISO 3166), which determines the allowed channels."""
 
@@ -140,7 +140,7 @@ def _check(resource: Resource, spec: CardSpec) -> Iterator[ConfigurationError]:
         own, router = ipaddress.ip_interface(cable.address), ipaddress.ip_address(cable.gateway)
         near = router in own.network or (own.version == router.version == 6 and router.is_link_local)
         if not near or router == own.ip:  # IPv6 routers announce a link-local address (RFC 4861)
-            words = f"{router} is not another machine of the network {own.network}"
+            words = f'"{cable.gateway}" is not another machine of the network of {cable.address}'
             yield error_at(resource, ("spec", "cable", "gateway"), words)
     if spec.hub is not None and spec.hub.proxy is not None:
         yield from _check_proxy(resource, spec.hub.proxy)

@@ -10,6 +10,7 @@ from typing import Final
 from edge.card.location import FILE
 from edge.card.text import text_of
 from images import source
+from images.card.settings_page.rendering import PAGE, render_page
 from images.debian import DEBIAN_13, IMAGES, DebianRelease
 from images.disk import bmap, filesystem, imager, sbom, signing
 from images.disk.signing import SigningKeys
@@ -97,7 +98,7 @@ def build(
     return steps.result(
         f"image-{board}",
         f"image for {NAMES[board]}",
-        [made.name, board, make_key([keys.certificate]), HERE, text_of(None), str(source.build_date())],
+        [made.name, board, make_key([keys.certificate]), HERE, text_of(None), render_page(), str(source.build_date())],
         lambda folder, log: make_image(folder, board, made, keys, log, release=release),
     )
 
@@ -179,6 +180,7 @@ def make_boot_files(parts: Path, board: str, system: Path, log: Path) -> list[st
     run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", parts / "rauc.env", variables, log=log)
     shutil.copy(parts / "rauc.env", parts / "rauc.bak")
     (parts / FILE).write_text(text_of(None))  # to be filled in on any laptop
+    (parts / PAGE).write_text(render_page())  # makes it in a browser, without a network
     shutil.copy(system / "root.sha256", parts)
     firmware = system / "firmware"
     found = [path for pattern in BOARDS[board] for path in sorted(firmware.glob(pattern))]
