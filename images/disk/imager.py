@@ -59,8 +59,9 @@ def make_entry(title: str, image: Path, compressed: Path, date: str, device: Ima
         "image_download_size": compressed.stat().st_size,
         "image_download_sha256": filesystem.compute_sha256(compressed),
         "release_date": date,
-        # The settings are in waypost.yaml. Without this field Imager 1 writes scripts of Raspberry Pi OS.
-        "init_format": "none",
+        # A gateway reads host name, Wi-Fi and SSH keys from the files that Imager writes then (`edge.card.imager`).
+        # Without this field Imager 1 writes scripts of Raspberry Pi OS.
+        "init_format": "cloudinit",
         "architecture": "armv8",
         "devices": list(device.tags),
     }

@@ -158,8 +158,15 @@ def test_failed_enrolment_is_reported_everywhere(fleet: EnrolledFleet) -> None:
     assert "waypost token create" in said
     assert "is unknown to this hub" in (machine.places.root / "run/waypost/issue").read_text()
     assert (machine.places.root / "run/waypost/light").read_text() == "waiting\n"
+    machine.places.file.write_text("kind: Card\nname: hall\n")
+    assert 'unknown field "name"' in machine.run(*machine.settings(), code=2)
     with Waypost(fleet.folder / "spent.log", "run", "--data", str(machine.data)) as running:
         status = machine.status(running.port("http"))
+    [refused] = [each for each in status["problems"] if each["name"] == "card settings"]
+    assert 'unknown field "name"' in refused["what"]
+    assert "correct waypost.yaml" in refused["next_step"]
+    machine.run(*machine.enrol("--once"), code=1)
+    assert 'unknown field "name"' in (machine.places.root / "run/waypost/issue").read_text()
     [problem] = [each for each in status["problems"] if each["name"] == "first boot"]
     assert (problem["severity"], "is unknown to this hub" in problem["what"]) == ("warning", True)
     assert "is unknown to this hub" in str(status["first_boot"]["trouble"])

@@ -14,8 +14,10 @@ from cryptography import x509
 from bridge.enrolment import Attestation
 from bridge.version import VERSION
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.first_boot.journal import FirstBootSettings, FirstBootState
+from edge.appliance.first_boot.journal import FirstBootSettings, FirstBootState, SettingsRefusal
 from edge.appliance.first_boot.places import DONE, WAITING, WORKING, CardPaths, set_light, write_whole
+from edge.broker.store.wear import BlockDevice
+from edge.health.storage_life import identify_storage
 from edge.output.text import lines
 from edge.output.times import moment
 
@@ -46,21 +48,42 @@ def attestation(places: CardPaths, wanted: FirstBootSettings, certificate: x509.
 
 
 def system(places: CardPaths) -> dict[str, str]:
-    """Return the fields of an attestation that identify the running system."""
+    """Return the fields of an attestation that identify the running system and its card."""
     return {
         "root": _text(places.root / ROOT),
         "root_expected": _text(places.root / ROOT_EXPECTED),
         "version": VERSION,
+        "medium": _medium(places),
     }
 
 
-def report(places: CardPaths, name: str, state: FirstBootState) -> str:
-    """Write the text of the console and the state of the light; return the text. Raises OSError."""
-    text = "\n".join(_report_lines(name, state)) + "\n"
-    light = WAITING if state.trouble else DONE if state.done_at else WORKING
+def _medium(places: CardPaths) -> str:
+    device = BlockDevice.of(places.data, places.root)
+    return "" if device is None else identify_storage(device.folder)
+
+
+def report(places: CardPaths, name: str, state: FirstBootState, refusal: SettingsRefusal | None = None) -> str:
+    """Write the text of the console and the state of the light; return the text. Raises OSError.
+
+    `refusal`: reason why the file on the card is not applied, while earlier settings are in force.
+    """
+    text = "\n".join([*_report_lines(name, state), *_refusal_lines(refusal)]) + "\n"
+    light = WAITING if state.trouble or refusal is not None else DONE if state.done_at else WORKING
     write_whole(places.root / ISSUE, lines(text).encode(), mode=0o644)
     set_light(places, light)
     return text
+
+
+def report_refusal(places: CardPaths, refusal: SettingsRefusal) -> str:
+    """Write the text of the console and the state of the light when no settings are in force. Raises OSError."""
+    text = "\n".join(_refusal_lines(refusal)) + "\n"
+    write_whole(places.root / ISSUE, lines(text).encode(), mode=0o644)
+    set_light(places, WAITING)
+    return text
+
+
+def _refusal_lines(refusal: SettingsRefusal | None) -> Sequence[str]:
+    return [] if refusal is None else [f"Waypost: {refusal.why}", f"  {refusal.next_step}"]
 
 
 def _report_lines(name: str, state: FirstBootState) -> Sequence[str]:

@@ -38,7 +38,7 @@ def settings(root: Path) -> None:
     places = CardPaths(root)
     try:
         found = apply_settings(places)
-        if found.trouble is not None or found.unread is not None:
+        if found.refusal is not None:
             set_light(places, WAITING)
         elif found.card is not None:
             set_light(places, WORKING)  # until the enrolment reports its state
@@ -46,20 +46,26 @@ def settings(root: Path) -> None:
         raise CommandError(f"{error.filename or root}: {error.strerror}", error="file-not-accessible") from None
     if found.card is not None:
         say(f"Waypost {found.card.name}: {'new settings are applied' if found.new else 'settings unchanged'}")
-    elif found.trouble is None and found.unread is None:
+    elif found.refusal is None:
         say("Waypost: no settings on the card: DHCP on the cable, no hub (waypost.yaml on the first partition)")
-    if found.unread is not None:
-        why = f"the card's first partition cannot be read: {found.unread}. Settings on it were not applied"
-        step = "switch it off and on; if that fails, run fsck.vfat -a on its first partition elsewhere, or flash a card"
-        raise CommandError(why, hint=step, error="first-start-failed")
-    if found.trouble is not None:
-        step = "correct waypost.yaml on the card's first partition, and start the gateway again"
-        raise CommandError(
-            f"the settings on the card were not applied:\n{found.trouble}",
-            hint=step,
-            code=Exit.USAGE,
-            error="first-start-failed",
-        )
+    if found.ignored:
+        say(f"Waypost: not used from Raspberry Pi Imager: {', '.join(found.ignored)}")
+    if found.refusal is not None:
+        code = Exit.USAGE if found.unread is None else Exit.FAILED
+        raise CommandError(found.refusal.why, hint=found.refusal.next_step, code=code, error="first-start-failed")
+
+
+@first_boot.command()
+@root_option
+def medium(root: Path) -> None:
+    """Read the logs of NVMe disks about their health, for the gateway. Run as root."""
+    from edge.appliance.nvme import write_logs
+
+    try:
+        for fault in write_logs(root):
+            say(f"Waypost: {fault}")
+    except OSError as error:
+        raise CommandError(f"{error.filename or root}: {error.strerror}", error="file-not-accessible") from None
 
 
 @first_boot.command()
@@ -113,8 +119,9 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
     import time
     from functools import partial
 
-    from edge.appliance.first_boot.attesting import attestation, report, system
+    from edge.appliance.first_boot.attesting import attestation, report, report_refusal, system
     from edge.appliance.first_boot.enrolling import FirstBoot, FirstBootInterrupted
+    from edge.appliance.first_boot.journal import refusal_of
     from edge.appliance.first_boot.places import CardPaths, request_restart
 
     places = CardPaths(root)
@@ -128,12 +135,13 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
     )
     wanted = work.journal.wanted()
     if wanted is None:
-        say("Waypost: nothing to set up")
+        refusal = refusal_of(data)
+        say("Waypost: nothing to set up" if refusal is None else report_refusal(places, refusal).rstrip("\n"))
         return
     work.journal.begin(wanted)
     shown = ""
     if not (work.journal.state.done_at or work.journal.state.trouble):
-        shown = report(places, wanted.name, work.journal.state)
+        shown = report(places, wanted.name, work.journal.state, refusal_of(data))
         say(shown.rstrip("\n"))
     for number in range(1 << 62):
         trouble: FirstBootInterrupted | None = None
@@ -146,7 +154,7 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
             trouble = FirstBootInterrupted(words, "is the card full or worn out? See waypost doctor")
         if trouble is not None:
             work.stopped(trouble)
-        text = report(places, wanted.name, work.journal.state)
+        text = report(places, wanted.name, work.journal.state, refusal_of(data))
         if text != shown:
             say(text.rstrip("\n"))
             shown = text

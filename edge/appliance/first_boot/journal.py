@@ -1,4 +1,4 @@
-"""Settings and state of a first boot: two files in the data directory, each replaced as a whole.
+"""Settings, state and refusal of a first boot: files in the data directory, each replaced as a whole.
 
 Every step can be repeated, except that a token is used once. The key is therefore recorded before the token is used:
 after an interruption the gateway knows whether a certificate that it finds is this token's.
@@ -13,10 +13,10 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.proxy import Proxy
-from edge.appliance.first_boot.places import FOLDER, STATE, WANTED, write_whole
+from edge.appliance.first_boot.places import FOLDER, REFUSAL, STATE, WANTED, write_whole
 
 FILE_BYTES_MAX: Final = 1 << 20
-"""Largest size of either file."""
+"""Largest size of one of them."""
 
 
 @hides("token")
@@ -67,6 +67,13 @@ class FirstBootState(msgspec.Struct, frozen=True, kw_only=True):
         return {"done_at": self.done_at, "trouble": self.trouble, **self.attestation} if self.settings else {}
 
 
+class SettingsRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Reason why the file on the card is not applied."""
+
+    why: str
+    next_step: str
+
+
 class FirstBootJournal:
     """Journal in one data directory."""
 
@@ -101,6 +108,14 @@ def state_of(data: Path) -> FirstBootState:
         return msgspec.json.decode(_small(data / FOLDER / STATE), type=FirstBootState)
     except (OSError, msgspec.DecodeError):
         return FirstBootState()
+
+
+def refusal_of(data: Path) -> SettingsRefusal | None:
+    """Return why the file on the card is not applied; None when it is, or without a file."""
+    try:
+        return msgspec.json.decode(_small(data / FOLDER / REFUSAL), type=SettingsRefusal)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _small(file: Path) -> bytes:

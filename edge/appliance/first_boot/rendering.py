@@ -27,6 +27,8 @@ SAE_BOTH_WAYS: Final = 2
 """wpa_supplicant's sae_pwe: older access points derive the password element in a loop, newer ones by hashing."""
 PROTECTED_IF_OFFERED: Final = 1
 """wpa_supplicant's ieee80211w."""
+KEY_DIGITS: Final = 64
+"""Hexadecimal digits of a key (PMK), which a password is too short for."""
 NAMESPACE: Final = uuid.UUID("5b0f7c3e-41a5-5b2c-9a1e-6d1f0c8b7a21")
 """Namespace of the ids of connections."""
 
@@ -69,7 +71,8 @@ def _cable(cable: Cable) -> str:
 def _wifi(wifi: Wifi) -> str:
     """Write SSID, key and password as hexadecimal digits, so that no character of them has a meaning there.
 
-    WPA2 takes the key that IEEE 802.11 derives from the password, WPA3 (SAE) the password itself. An access point
+    WPA2 takes the key that IEEE 802.11 derives from the password, WPA3 (SAE) the password itself, so the key
+    alone allows WPA2 only. An access point
     offers one of them or both; SAE demands protected management frames, which WPA2 may have too (ieee80211w).
     """
     name = wifi.ssid.encode()
@@ -77,6 +80,9 @@ def _wifi(wifi: Wifi) -> str:
     lines += ["network={", f"\tssid={name.hex()}"]
     if wifi.password is None:
         lines += ["\tkey_mgmt=NONE"]
+    elif len(wifi.password) == KEY_DIGITS:  # SAE needs the password itself
+        lines += [f"\tpsk={wifi.password}", "\tkey_mgmt=WPA-PSK WPA-PSK-SHA256"]
+        lines += [f"\tieee80211w={PROTECTED_IF_OFFERED}"]
     else:
         password = wifi.password.encode()
         key = hashlib.pbkdf2_hmac("sha1", password, name, 4096, 32)

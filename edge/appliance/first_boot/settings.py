@@ -20,8 +20,9 @@ import msgspec
 
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot import rendering
-from edge.appliance.first_boot.journal import FirstBootSettings
-from edge.appliance.first_boot.places import FOLDER, WANTED, CardPaths, remove_secret, write_whole
+from edge.appliance.first_boot.imager_files import take_over
+from edge.appliance.first_boot.journal import FirstBootSettings, SettingsRefusal
+from edge.appliance.first_boot.places import FOLDER, REFUSAL, WANTED, CardPaths, remove_secret, write_whole
 from edge.broker.security.private_file import sync_folder
 from edge.card.location import FILE
 from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, plain_of, read
@@ -32,6 +33,11 @@ The settings in {file} were not applied; the previous ones are still used. Corre
 
 {errors}
 """
+
+UNREAD_STEP: Final = (
+    "switch it off and on; if that fails, run fsck.vfat -a on its first partition elsewhere, or flash a card"
+)
+TROUBLE_STEP: Final = "correct waypost.yaml on the card's first partition, and start the gateway again"
 
 
 class AppliedSettings(NamedTuple):
@@ -46,12 +52,29 @@ class AppliedSettings(NamedTuple):
     unread: str | None = None
     """Reason why the card's first partition cannot be read: a file there is ignored."""
 
+    ignored: tuple[str, ...] = ()
+    """Settings of Raspberry Pi Imager that a gateway does not have."""
+
+    @property
+    def refusal(self) -> SettingsRefusal | None:
+        """Reason why settings are not applied, with the next step; None when all are."""
+        if self.unread is not None:
+            why = f"the card's first partition cannot be read: {self.unread}. Settings on it were not applied"
+            return SettingsRefusal(why=why, next_step=UNREAD_STEP)
+        if self.trouble is not None:
+            why = f"the settings on the card were not applied:\n{self.trouble}"
+            return SettingsRefusal(why=why, next_step=TROUBLE_STEP)
+        return None
+
 
 def apply_settings(places: CardPaths) -> AppliedSettings:
     """Apply new settings if there are any, and write the files of the current ones. Raises OSError."""
     card, new = _read_kept(places), False
     trouble = unread = None
+    ignored: tuple[str, ...] = ()
     try:
+        _require_mounted(places)
+        ignored = take_over(places)
         found = _read_card(places)
     except OSError as error:
         unread = error.strerror or str(error)
@@ -68,7 +91,9 @@ def apply_settings(places: CardPaths) -> AppliedSettings:
         _write_files(places, card)
         if trouble is None and unread is None:
             _remove_secrets(places)
-    return AppliedSettings(card, new, trouble, unread)
+    applied = AppliedSettings(card, new, trouble, unread, ignored)
+    _record_refusal(places.data, applied.refusal)
+    return applied
 
 
 def digest(card: Card) -> str:
@@ -83,13 +108,17 @@ def _read_kept(places: CardPaths) -> Card | None:
         return None
 
 
+def _require_mounted(places: CardPaths) -> None:
+    """Raise OSError when the card's first partition is not mounted. Mounted, it holds the files that boot."""
+    if not any(places.card.iterdir()):
+        raise OSError(errno.ENODEV, "it is not mounted")
+
+
 def _read_card(places: CardPaths) -> Card | None:
     """Return the settings in the file on the card, if any.
 
     Raises ConfigurationRejected, and OSError when the first partition cannot be read.
     """
-    if not any(places.card.iterdir()):  # the mount point; when mounted it holds U-Boot's script
-        raise OSError(errno.ENODEV, "it is not mounted")
     try:
         with places.file.open("rb") as file:
             return read(file.read(FILE_BYTES_MAX + 1), FILE)
@@ -132,6 +161,20 @@ def write_gateway_settings(data: Path, card: Card) -> None:
         forward=() if hub is None else hub.forward,
         keep_free=card.spec.data.keep_free,
     )
+    _write_for_gateway(data, WANTED, msgspec.json.encode(wanted))
+
+
+def _record_refusal(data: Path, refusal: SettingsRefusal | None) -> None:
+    """Let the gateway report why the file on the card is not applied, or that it is. Raises OSError."""
+    if refusal is not None:
+        _write_for_gateway(data, REFUSAL, msgspec.json.encode(refusal))
+    elif not (data / FOLDER).is_symlink():
+        (data / FOLDER / REFUSAL).unlink(missing_ok=True)
+
+
+def _write_for_gateway(data: Path, name: str, content: bytes) -> None:
+    """Write a file of a first boot, owned by the user of the data directory, unless it has this content. Raises
+    OSError."""
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = data / FOLDER
     owner = data.stat().st_uid, data.stat().st_gid
@@ -141,9 +184,8 @@ def write_gateway_settings(data: Path, card: Card) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     if (found.st_uid, found.st_gid) != owner:
         os.chown(folder, *owner, follow_symlinks=False)
-    text = msgspec.json.encode(wanted)
-    if not (folder / WANTED).exists() or (folder / WANTED).read_bytes() != text:
-        write_whole(folder / WANTED, text, mode=0o600, owner=owner)
+    if not (folder / name).exists() or (folder / name).read_bytes() != content:
+        write_whole(folder / name, content, mode=0o600, owner=owner)
 
 
 def _remove_secrets(places: CardPaths) -> None:

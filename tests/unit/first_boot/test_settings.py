@@ -17,7 +17,8 @@ import pytest
 from bridge.enrolment import EnrolmentToken
 from bridge.proxy import Proxy
 from edge.appliance.first_boot import rendering
-from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootState, state_of
+from edge.appliance.first_boot.attesting import report
+from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootState, refusal_of, state_of
 from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.first_boot.settings import AppliedSettings, apply_settings
 from edge.card.resource import plain_of, read
@@ -177,8 +178,15 @@ class TestApplying:
         assert found.trouble is not None
         assert found.trouble in places.refused.read_text()
         assert places.file.read_text() == text
+        refusal = refusal_of(places.data)
+        assert refusal == found.refusal
+        assert refusal is not None
+        assert found.trouble in refusal.why
+        assert found.trouble in report(places, "hall", FirstBootState(done_at="now"), refusal)
+        assert (tmp_path / "run/waypost/light").read_text() == "waiting\n"
         assert apply_settings(card(tmp_path)).trouble is None
         assert not places.refused.exists()
+        assert refusal_of(places.data) is None
 
 
 def torn(_: Path) -> Iterator[Path]:
@@ -283,6 +291,13 @@ def wifi(**settings: str) -> str:
     found = read(text_of(document("a", {"wifi": {"country": "DE", **settings}})).encode(), "x")
     assert found is not None
     return rendering.files(found)[rendering.WIFI].text
+
+
+def test_key_of_a_network_is_for_wpa2() -> None:
+    told = wifi(ssid="x", password="0123456789abcdef" * 4)
+    assert f"psk={'0123456789abcdef' * 4}\n" in told
+    assert "key_mgmt=WPA-PSK WPA-PSK-SHA256\n" in told
+    assert "sae_password" not in told, "WPA3 needs the password itself"
 
 
 def test_open_network_is_configured() -> None:

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import jsonschema
 import pytest
 
 from bridge.resources.parse import parse
@@ -241,6 +242,10 @@ def test_bill_of_materials_names_the_packages_of_system_and_gateway() -> None:
     assert {"python-qpid-proton", "cryptography", "pyinstaller"} <= set(cross.pinned_versions())
 
 
+IMAGER_SCHEMA: Final = Path(__file__).with_name("os-list-schema.json")
+"""Schema of a manifest: doc/json-schema/os-list-schema.json of raspberrypi/rpi-imager 2.0.11.1 (Apache-2.0)."""
+
+
 class ImagerReader:
     """Reader of a manifest by the rules of Raspberry Pi Imager 2 (src/hwlistmodel.cpp, src/imagewriter.cpp,
     src/oslistmodel.cpp, doc/json-schema/os-list-schema.json)."""
@@ -284,11 +289,13 @@ def test_raspberry_pi_imager_finds_the_image_from_its_first_page(tmp_path: Path,
     image.write_bytes(b"image")
     compressed.write_bytes(b"packed")
     entry = imager.make_entry("Waypost", image, compressed, "2026-01-01", imager.DEVICES[board])
-    reader = ImagerReader(imager.make_manifest(entry, "file:///here/"))
+    manifest = imager.make_manifest(entry, "file:///here/")
+    jsonschema.validate(json.loads(manifest), json.loads(IMAGER_SCHEMA.read_text()))
+    reader = ImagerReader(manifest)
     [shown] = reader.boards()
     [one] = reader.systems(shown)
     assert (one["url"], one["bmap_url"]) == ("file:///here/x.img.xz", "file:///here/x.img.bmap")
-    assert (one["init_format"], one["extract_size"], one["image_download_size"]) == ("none", 5, 6)
+    assert (one["init_format"], one["extract_size"], one["image_download_size"]) == ("cloudinit", 5, 6)
     assert one["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", one["release_date"])
     tags = {tag for device in imager.DEVICES.values() for tag in device.tags} - set(imager.DEVICES[board].tags)
@@ -446,7 +453,7 @@ def test_image_of_a_stub_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["mdir", "-b", "-i", place, "::/"], capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name.removeprefix("::/") for name in listed} == {
-        "boot.scr", "rauc.bak", "rauc.env", "root.sha256", "waypost.yaml",
+        "boot.scr", "rauc.bak", "rauc.env", "root.sha256", "waypost.yaml", "settings.html",
         "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
     }  # fmt: skip
     subprocess.run(["mcopy", "-i", place, f"::/{device_tree.name}", str(tmp_path)], check=True)
