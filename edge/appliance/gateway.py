@@ -66,7 +66,9 @@ from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
 from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
+from edge.broker.store.wear import BlockDevice
 from edge.health.problems import HealthProblem, Severity
+from edge.health.storage_life import read_storage_life
 from edge.output import logs
 from edge.output.log_history import event
 
@@ -460,7 +462,7 @@ class Gateway:
             totals,
             rows,
             endurance_bytes=self.configuration.endurance_bytes,
-            life_used=device.life_used() if device is not None else None,
+            life_used=_life_used(device),
             device=device.name if device is not None else None,
         )
 
@@ -606,6 +608,15 @@ def _own_certificate(data: Path, configuration: BrokerConfiguration) -> OwnCerti
     if configuration.tls is not None or not any(listener.tls for listener in configuration.listeners):
         return None
     return OwnCertificate(data, configuration.gateway)
+
+
+def _life_used(device: BlockDevice | None) -> float | None:
+    """Return the used share of a device's life as it reports it; None when unknown."""
+    if device is None:
+        return None
+    percent = read_storage_life(device.folder).used_percent  # of an NVMe disk too
+    used = device.life_used()
+    return percent / 100 if used is None and percent is not None else used
 
 
 def _memory(admission: Admission) -> MemoryStatus:

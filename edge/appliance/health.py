@@ -19,7 +19,7 @@ from edge.appliance.clients.refusals import refusal_problems
 from edge.appliance.clients.silence import SilentClient, silence_problems
 from edge.appliance.clock import ClockQuality
 from edge.appliance.crossing.documents import autonomy
-from edge.appliance.first_boot.journal import FirstBootState, state_of
+from edge.appliance.first_boot.journal import FirstBootState, refusal_of, state_of
 from edge.appliance.muting.mutes import ProblemMutes
 from edge.appliance.problems import (
     memory_problems,
@@ -44,6 +44,7 @@ from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
 from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
 from edge.health.stall_detector import STALLED_S, StallDetector
+from edge.health.storage_life import read_storage_life, storage_problems
 from edge.output.amounts import counted, verb
 from edge.output.text import word
 
@@ -295,6 +296,8 @@ class GatewayHealth:
         yield from certificate_problems(sorted(path for path in shown if path is not None), utc)
         yield from directory_problems(self._data)
         yield from self._first_boot()
+        if (device := self._store.medium.device) is not None:
+            yield from storage_problems(device.name, read_storage_life(device.folder))
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY:
             yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
@@ -303,6 +306,9 @@ class GatewayHealth:
         self.first_boot = state_of(self._data)
         if self.first_boot.trouble:
             yield FoundProblem("first boot", self.first_boot.trouble, self.first_boot.next_step, Severity.WARNING)
+        if (refusal := refusal_of(self._data)) is not None:
+            why = " ".join(refusal.why.split())
+            yield FoundProblem("card settings", why, refusal.next_step, Severity.WARNING)
 
     def _hub(self, uplink: AnyConnector) -> Iterator[FoundProblem]:
         """Yield the problems of a peer: an error when it is connected and takes nothing, or refuses the link; a

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, warn
+from edge.health.problems import Severity
+from edge.health.storage_life import read_storage_life, storage_problems
 from edge.output.amounts import size
 from edge.output.text import word
 
@@ -112,44 +114,33 @@ def file_system(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def card(context: CheckContext) -> Iterator[CheckResult]:
-    """Check the wear that the medium reports (JEDEC eMMC 5.0 EXT_CSD, as the kernel shows it)."""
+    """Check the wear that the medium reports, and errors of its file system."""
     place = _existing_path(context)
     mount = mount_of(place, context.text("proc", "self", "mountinfo") or "") if place is not None else None
     found = re.match(r"/dev/(mmcblk\d+|nvme\d+n\d+|[hsv]d[a-z]+)", mount.source) if mount is not None else None
     if found is None:
         return
-    name, device = "card", found[1]
+    device = found[1]
+    life = read_storage_life(context.root / "sys/block" / device, context.root)
     kind = context.text("sys", "block", device, "device", "type") or ""
     model = context.text("sys", "block", device, "device", "name") or context.text(
         "sys", "block", device, "device", "model"
     )
     seen = " ".join(part for part in (device, kind, model, _made_on(context, device)) if part)
-    end_of_life = _number(context.text("sys", "block", device, "device", "pre_eol_info"))
-    lives = [_number(part) or 0 for part in (context.text("sys", "block", device, "device", "life_time") or "").split()]
-    used = max(lives, default=0) * 10
-    if used:
-        seen += f", {min(used, 100)} % of its life used"
-    replace = "copy the data directory to a new card: waypost store export, or dd while the gateway is stopped"
-    if (end_of_life or 0) >= 3 or used > 100:
-        yield fail(name, f"{seen}: at the end of its life", replace)
-    elif end_of_life == 2 or used >= 80:
-        yield warn(name, f"{seen}: most of its spare blocks are used up", replace)
-    elif kind == "SD" and not lives:
-        yield ok(name, f"{seen}: an SD card does not report its wear")
-    else:
-        yield ok(name, seen)
+    if life.used_percent is not None:
+        seen += f", {min(life.used_percent, 100)} % of its life used"
+    problems = list(storage_problems(device, life))
+    for problem in problems:
+        level = warn if problem.severity is Severity.NOTICE else fail
+        yield level("card", f"{seen}: {problem.what}", problem.next_step)
+    if not problems:
+        silent = kind == "SD" and life.used_percent is None
+        yield ok("card", f"{seen}: an SD card does not report its wear" if silent else seen)
 
 
 def _made_on(context: CheckContext, device: str) -> str:
     date = context.text("sys", "block", device, "device", "date")
     return f"of {date}" if date else ""
-
-
-def _number(text: str | None) -> int | None:
-    try:
-        return int(text, 0) if text else None
-    except ValueError:
-        return None
 
 
 def free_space(context: CheckContext) -> Iterator[CheckResult]:

@@ -78,6 +78,7 @@ class TestCard:
             ({"type": "MMC", "life_time": "0x09 0x03", "pre_eol_info": "0x01"}, "warn", "90 %"),
             ({"type": "MMC", "life_time": "0x01 0x01", "pre_eol_info": "0x02"}, "warn", "spare"),
             ({"type": "MMC", "life_time": "0x0b 0x01", "pre_eol_info": "0x03"}, "fail", "end of its life"),
+            ({"type": "MMC", "life_time": "0x0a 0x01", "pre_eol_info": "0x01"}, "warn", "100 %"),
             ({"type": "SD", "name": "SD64G", "date": "03/2024"}, "ok", "SD64G of 03/2024: an SD card"),
         ],
     )
