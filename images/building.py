@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,30 +29,37 @@ def build_image(
     mirror: Mirror,
     pair: tuple[Path | None, Path | None],
     *,
+    trusted: Sequence[Path] = (),
     fresh: bool = False,
 ) -> Path:
     """Return the folder with an image and its files. Raises ImageError.
 
-    `pair`: key and certificate to sign with, or neither.
+    `pair`: key and certificate to sign with, or neither. `trusted`: certificates of other keys that gateways accept.
     """
     disk.require_release(board, mirror.release)
-    keys = _check_prerequisites(cache, pair, disk.PROGRAMS)
+    keys = _check_prerequisites(cache, pair, disk.PROGRAMS, trusted)
     archive, package = _build_parts(steps, mirror, fresh=fresh)
     return disk.build(steps, board, archive=archive, package=package, keys=keys, release=mirror.release)
 
 
 def build_bundle(
-    steps: BuildSteps, cache: Path, mirror: Mirror, pair: tuple[Path | None, Path | None], *, fresh: bool = False
+    steps: BuildSteps,
+    cache: Path,
+    mirror: Mirror,
+    pair: tuple[Path | None, Path | None],
+    *,
+    trusted: Sequence[Path] = (),
+    fresh: bool = False,
 ) -> bundle.UpdateBundle:
     """Return the update bundle for all boards. Raises ImageError."""
-    keys = _check_prerequisites(cache, pair, bundle.PROGRAMS)
+    keys = _check_prerequisites(cache, pair, bundle.PROGRAMS, trusted)
     archive, package = _build_parts(steps, mirror, fresh=fresh)
     made = disk.build_system(steps, archive=archive, package=package, keys=keys)
     return bundle.build(steps, made, keys)
 
 
 def _check_prerequisites(
-    cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[str, ...]
+    cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[str, ...], trusted: Sequence[Path]
 ) -> signing.SigningKeys:
     """Return the signing keys, after all checks: a missing program is reported before the first long step.
 
@@ -64,7 +72,7 @@ def _check_prerequisites(
     source.require_checkout()
     require(*dict.fromkeys((*PROGRAMS, *programs)))
     cross.require_emulation()
-    return signing.load_keys(cache, *pair)
+    return signing.load_keys(cache, *pair, trusted)
 
 
 def _build_parts(steps: BuildSteps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:

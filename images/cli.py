@@ -31,6 +31,13 @@ debian_option = click.option(
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
 )
+trust_option = click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Gateways accept updates of this certificate's key too (PEM), as of the next key; repeatable.",
+)
 fresh_option = click.option(
     "--fresh", is_flag=True, help="Use the newest packages of Debian instead of those of the last build."
 )
@@ -78,6 +85,26 @@ def freeze(
 
 @image.command()
 @cache_option
+@into_option
+def flasher(cache: Path | None, out: Path) -> None:
+    """Build `waypost flash` as one program. It is for laptops without Waypost, of this machine's kind.
+
+    \b
+    On the laptop (Linux):
+      chmod +x waypost-flash-* && sudo ./waypost-flash-* waypost-0.1.0-pi4.img.zst /dev/sdX
+    """
+    from images.frozen.flasher import freeze_flasher
+    from images.output import check_target, copy_file
+    from images.steps import BuildSteps, default_cache
+
+    check_target(out)
+    made = copy_file(freeze_flasher(BuildSteps(cache or default_cache())), out)
+    made.chmod(0o755)
+    click.echo(made)
+
+
+@image.command()
+@cache_option
 @mirror_options
 @machine_option
 @fresh_option
@@ -115,6 +142,7 @@ def package(
     help="Certificate of that key (PEM); gateways store it.",
 )
 @debian_option
+@trust_option
 @fresh_option
 @into_option
 @click.option(
@@ -128,6 +156,7 @@ def build(
     key: Path | None,
     certificate: Path | None,
     debian: str,
+    trusted: tuple[Path, ...],
     fresh: bool,
     out: Path,
     url: str | None,
@@ -157,7 +186,7 @@ def build(
     check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror, RELEASES[debian])
-    made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), fresh=fresh)
+    made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), trusted=trusted, fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
@@ -176,6 +205,7 @@ def build(
     help="Certificate of that key (PEM), which gateways have.",
 )
 @debian_option
+@trust_option
 @fresh_option
 @into_option
 @click.option(
@@ -190,6 +220,7 @@ def bundle(
     key: Path | None,
     certificate: Path | None,
     debian: str,
+    trusted: tuple[Path, ...],
     fresh: bool,
     out: Path,
     url: str | None,
@@ -216,7 +247,7 @@ def bundle(
     check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror, RELEASES[debian])
-    made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), fresh=fresh)
+    made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), trusted=trusted, fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:
         name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"

@@ -113,7 +113,7 @@ def build_system(steps: BuildSteps, *, archive: Path, package: Path, keys: Signi
     return steps.result(
         "root-arm64",
         "root file system",
-        [archive.parent.name, package.parent.name, keys.certificate.read_bytes(), *parts],
+        [archive.parent.name, package.parent.name, keys.keyring, *parts],
         lambda folder, log: _make_root(folder, archive, package, keys, log),
     )
 
@@ -121,7 +121,9 @@ def build_system(steps: BuildSteps, *, archive: Path, package: Path, keys: Signi
 def _make_root(folder: Path, archive: Path, package: Path, keys: SigningKeys, log: Path) -> None:
     """Make the root file system with its hash and package list, the data file system, and the firmware."""
     tree, date = folder / rootfs.TREE, source.build_date()
-    rootfs.lay_out(tree, archive, package, keys.certificate, log)
+    keyring = folder / "keyring.pem"
+    keyring.write_bytes(keys.keyring)
+    rootfs.lay_out(tree, archive, package, keyring, log)
     shutil.copy(tree / "var/lib/dpkg/status", folder / "status")
     filesystem.make(
         folder / "root.ext4", tree, mebibytes=ROOT_MIB, label="waypost-root", date=date, journal=False, log=log

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,19 +24,32 @@ class SigningKeys(NamedTuple):
 
     key: Path
     certificate: Path
+    trusted: tuple[Path, ...] = ()
+    """Certificates of other keys, whose updates gateways accept too."""
+
+    @property
+    def keyring(self) -> bytes:
+        """Certificates by which gateways recognise updates (PEM), of this key first."""
+        found = (file.read_bytes().rstrip(b"\n") for file in (self.certificate, *self.trusted))
+        return b"".join(each + b"\n" for each in found)
 
 
-def load_keys(cache: Path, key: Path | None, certificate: Path | None) -> SigningKeys:
-    """Return the named pair, or the development pair of this machine, made on first use. Raises ImageError."""
+def load_keys(cache: Path, key: Path | None, certificate: Path | None, trusted: Sequence[Path] = ()) -> SigningKeys:
+    """Return the named pair, or the development pair of this machine, made on first use. Raises ImageError.
+
+    `trusted`: certificates of other keys that gateways accept too, as of the next key.
+    """
     if (key is None) != (certificate is None):
         raise ImageError("--key and --certificate go together", code=USAGE)
     require("openssl")
+    for each in trusted:
+        _read_public_key(each, "a certificate", "x509", "-noout", "-pubkey")
     if key is not None and certificate is not None:
         of_key = _read_public_key(key, "a key", "pkey", "-pubout")
         if of_key != _read_public_key(certificate, "a certificate", "x509", "-noout", "-pubkey"):
             raise ImageError(f"{certificate} is not the certificate of {key}", hint="name a matching pair", code=USAGE)
-        return SigningKeys(key, certificate)
-    return _load_development_keys(cache / "development-key")
+        return SigningKeys(key, certificate, tuple(trusted))
+    return _load_development_keys(cache / "development-key")._replace(trusted=tuple(trusted))
 
 
 def _read_public_key(file: Path, what: str, *command: str) -> str:

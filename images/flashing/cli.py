@@ -208,7 +208,8 @@ def _list(img: Path | None) -> None:
     if not shown:
         click.echo("no card found: insert one; a reader without a card has 0 bytes")
     elif img is not None:
-        click.echo(f"name one: sudo waypost flash {shlex.quote(str(img))} /dev/…")
+        called = click.get_current_context().command_path
+        click.echo(f"name one: sudo {called} {shlex.quote(str(img))} /dev/…")
 
 
 def _confirm(jobs: Sequence[CardJob]) -> None:
