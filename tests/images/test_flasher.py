@@ -1,0 +1,61 @@
+"""`waypost-flash`, frozen: small, the same at each build, and it starts where there is nothing of Waypost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bridge.version import VERSION
+from images.disk import filesystem
+from images.frozen.flasher import freeze_flasher
+from images.programs import find
+from images.steps import BuildSteps
+from tests.unit.images import published_image
+
+pytestmark = [
+    pytest.mark.images,
+    pytest.mark.skipif(shutil.which("objdump") is None, reason="binutils is not installed"),
+    pytest.mark.timeout(900),
+]
+
+BYTES_MAX = 40_000_000
+"""Size of the download; a checkout has 1.9 GB."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return freeze_flasher(BuildSteps(tmp_path_factory.mktemp("first")))
+
+
+def call(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+    return subprocess.run([program, *words], capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_it_is_small_and_the_same_at_each_build(program: Path, tmp_path: Path) -> None:
+    assert program.stat().st_size < BYTES_MAX
+    again = freeze_flasher(BuildSteps(tmp_path / "second"))
+    assert filesystem.compute_sha256(again) == filesystem.compute_sha256(program)
+
+
+def test_it_lists_disks_without_anything_else(program: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "waypost-flash"
+    shutil.copy2(program, moved)
+    assert call(moved, "--version").stdout == f"waypost-flash {VERSION}\n"
+    listed = call(moved, "--list", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert {"path", "size", "card", "why"} <= set(json.loads(listed.stdout)["items"][0])
+
+
+@pytest.mark.skipif(any(find(each) is None for each in published_image.PROGRAMS), reason="mtools or dosfstools missing")
+def test_it_verifies_and_writes_an_image(program: Path, tmp_path: Path) -> None:
+    source = published_image.card(tmp_path)
+    image, certificate = published_image.hand_out(tmp_path, source)
+    target = tmp_path / "written"
+    done = call(program, str(image), str(target), "--certificate", str(certificate), "--yes")
+    assert done.returncode == 0, done.stderr
+    assert target.read_bytes() == source.read_bytes()
