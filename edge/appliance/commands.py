@@ -43,6 +43,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "message": LazyCommand("edge.appliance.messages.cli:message", "Send and browse messages.", "edge"),
         "store": LazyCommand("edge.appliance.store.cli:store", "Inspect and repair the store.", "edge"),
         "bridge": LazyCommand("edge.appliance.crossing.cli:bridge", "Monitor and control the bridge to a hub.", "edge"),
+        "replace": LazyCommand("edge.appliance.replacing.cli:replace", "Move a gateway to another card.", "edge"),
         "update": LazyCommand("edge.appliance.update.cli:update", "Install, test and roll back updates.", "edge"),
     },
     "Fleet (hub)": {

@@ -96,11 +96,11 @@ def identify_storage(device: Path) -> str:
 def storage_problems(name: str, life: StorageLife) -> Iterator[FoundProblem]:
     """Yield the problem of a medium that fails or soon will. `name`: of the block device."""
     if life.read_only:
-        yield FoundProblem("medium", f"{name} accepts no more writes: it is worn out", REPLACE_STEP)
+        yield FoundProblem("medium", f"{name} refuses writes: it is worn out", REPLACE_STEP)
     elif life.unreliable:
-        yield FoundProblem("medium", f"{name} reports that it is no longer reliable", REPLACE_STEP, Severity.WARNING)
+        yield FoundProblem("medium", f"{name} reports that its data may be wrong", REPLACE_STEP, Severity.WARNING)
     elif life.spare is SpareBlocks.USED_UP or (life.used_percent or 0) > USED_FULL_PERCENT:
-        what = f"{name} is at the end of its life, as it reports: it may soon accept no more writes"
+        what = f"{name} is at the end of its life, as it reports: it may soon refuse writes"
         yield FoundProblem("medium", what, REPLACE_STEP, Severity.WARNING)
     elif life.spare is SpareBlocks.LOW or (life.used_percent or 0) >= USED_WARN_PERCENT:
         what = f"{name} has used up most of its life or of its spare blocks, as it reports"

@@ -25,7 +25,7 @@ class SigningKeys(NamedTuple):
     key: Path
     certificate: Path
     trusted: tuple[Path, ...] = ()
-    """Certificates of other keys, whose updates gateways accept too."""
+    """Certificates of other keys. Gateways accept their updates too."""
 
     @property
     def keyring(self) -> bytes:

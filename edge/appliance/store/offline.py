@@ -73,12 +73,15 @@ class OfflineStore:
 
 
 @contextlib.contextmanager
-def offline(data: Path) -> Iterator[OfflineStore]:
-    """Open the store of a stopped gateway. Raises StoreBusy when it runs, StoreInaccessible without a store."""
+def offline(data: Path, *, moving: bool = False) -> Iterator[OfflineStore]:
+    """Open the store of a stopped gateway; `moving`: of one that was moved, too.
+
+    Raises StoreBusy when it runs, StoreInaccessible without a store.
+    """
     if not (data / FILE_NAME).is_file():
         raise StoreInaccessible(f"no store in {data}: is this the gateway's data directory?")
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    store = open_store(data, post=posted.put)
+    store = open_store(data, post=posted.put, moving=moving)
     opened = OfflineStore(store, posted)
     store.commits.listeners.append(opened.committed)
     try:

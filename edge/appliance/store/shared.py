@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible, StoreTooNew
+from edge.broker.store.errors import (
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreInaccessible,
+    StoreMoved,
+    StoreTooNew,
+)
 from edge.broker.store.sqlite import FILE_NAME
 from edge.output.errors import CommandError, Exit
 
@@ -46,6 +54,7 @@ _HINTS: dict[type[StoreError], tuple[str, Exit]] = {
     StoreTooNew: ("run this command with the newer program", Exit.FAILED),
     FormatMissing: ("choose ndjson or csv, or install it: pip install pyarrow", Exit.USAGE),
     StoreFull: ("free space on the medium, or work on a copy elsewhere", Exit.FAILED),
+    StoreMoved: ("waypost replace --help", Exit.FAILED),
     StoreInaccessible: ("give --data as for `waypost run`", Exit.USAGE),
 }
 

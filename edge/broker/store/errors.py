@@ -29,3 +29,7 @@ class StoreDamaged(StoreError):
 
 class StoreInaccessible(StoreError):
     """This process cannot read and write the data directory or a file in it."""
+
+
+class StoreMoved(StoreInaccessible):
+    """The gateway was moved elsewhere, or a move to this directory was interrupted."""

@@ -25,6 +25,7 @@ from edge.broker.store.limits import StoreLimits
 from edge.broker.store.loading import boot_of, load
 from edge.broker.store.lock import LOCK_NAME, DirectoryLock
 from edge.broker.store.medium import Post
+from edge.broker.store.moved import require_unmoved
 from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import StoreReader
@@ -61,12 +62,15 @@ def open_store(
     clock: Callable[[], float] = time.monotonic,
     limits: StoreLimits | None = None,
     summary: Summary | None = None,
+    moving: bool = False,
 ) -> SqliteStore:
     """Open the store in `directory`, and create both if they are new. New files are removed again if that fails.
 
     `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``). `summary` thins messages (None: no
-    thinning). Raises StoreBusy, StoreTooNew, StoreDamaged, StoreInaccessible, or StoreFull when the file has to be
-    created or migrated and cannot be written.
+    thinning). `moving`: open the directory of a gateway that was moved, too.
+
+    Raises StoreBusy, StoreTooNew, StoreDamaged, StoreInaccessible, or StoreFull when the file has to be created or
+    migrated and cannot be written.
     """
     path = directory / FILE_NAME
     with contextlib.ExitStack() as undo:
@@ -79,6 +83,8 @@ def open_store(
         else:
             undo.callback(lock.discard)
             undo.callback(_remove_store, directory)
+        if not moving:
+            require_unmoved(directory)
         if (directory / REPAIRED_NAME).exists():
             raise StoreDamaged(f"{path}: a repair was interrupted: run `waypost store repair --yes` again")
         try:

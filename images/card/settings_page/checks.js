@@ -236,10 +236,10 @@ function listValueFaults(values) {
   const found = [];
   for (const { name, check, required, many } of RULES.fields) {
     const outer = name.split(".").slice(0, -1);
-    const begun = name === "name" || (outer.length > 0 && hasAny(values, outer.join(".")));
+    const started = name === "name" || (outer.length > 0 && hasAny(values, outer.join(".")));
     const value = values[name];
     if (value === undefined) {
-      if (required && begun) {
+      if (required && started) {
         const key = name.split(".").at(-1);
         found.push({ name, path: name === "name" ? "metadata" : `spec.${outer.join(".")}`, words: `"${key}" is missing` });
       }

@@ -1,0 +1,176 @@
+"""Move a gateway: out of the directory that it leaves, into the one of its new card or machine.
+
+A moved gateway must not run in both places: the old directory is marked before its archive gets its name, and the store
+refuses a marked directory. The new one starts a new epoch, and so does an old one if the move is cancelled. So no two
+messages get the same name, whatever happens to the archive. Messages that had not been sent keep their names; a hub
+that gets one twice takes it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bridge.version import VERSION
+from edge.appliance.first_boot.places import write_whole
+from edge.appliance.replacing.archive import (
+    FIRST_BOOT,
+    FORMAT,
+    ArchiveHead,
+    list_files,
+    unpack_archive,
+    write_archive,
+)
+from edge.broker.security.private_file import FILE_MODE, sync_folder
+from edge.broker.store.lock import LOCK_NAME, DirectoryLock
+from edge.broker.store.moved import ARRIVING_NAME, MOVED_NAME
+from edge.broker.store.sqlite import FILE_NAME
+
+UNPACKED: Final = "arriving.part"
+"""Folder with the unpacked files, inside of the directory that they replace: renaming needs one file system."""
+STAYING: Final = frozenset({LOCK_NAME, ARRIVING_NAME, UNPACKED, FIRST_BOOT})
+"""Entries of the new directory that are not replaced."""
+
+
+class MoveRefused(Exception):
+    """The move cannot begin or continue; `next_step` says what to do."""
+
+    def __init__(self, words: str, next_step: str) -> None:
+        super().__init__(words)
+        self.next_step = next_step
+
+
+class MoveMark(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of either mark."""
+
+    id: str
+    gateway: str
+    entries: tuple[str, ...] = ()
+    """Names in `UNPACKED` that replace those of the directory."""
+
+
+def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str) -> ArchiveHead:
+    """Write the archive of a stopped gateway, and mark its directory as left. Raises MoveRefused, StoreError, OSError.
+
+    Repeated after an interruption, it writes the archive of the same move again.
+    """
+    if not (data / FILE_NAME).is_file():
+        raise MoveRefused(f"no store in {data}", "give --data as for `waypost run`")
+    lock = DirectoryLock(data)
+    try:
+        if (data / ARRIVING_NAME).exists():
+            raise MoveRefused(f"a move to {data} was interrupted", "run `waypost replace import` again")
+        before = _read_mark(data / MOVED_NAME)
+        head = ArchiveHead(
+            format=FORMAT,
+            id=before.id if before is not None else secrets.token_hex(8),
+            gateway=gateway,
+            epoch=epoch,
+            version=VERSION,
+            created=created,
+            bytes=sum(path.stat().st_size for path in list_files(data)),
+        )
+        fresh = target.with_name(f"{target.name}.part")
+        write_archive(fresh, data, head)
+        write_whole(data / MOVED_NAME, msgspec.json.encode(MoveMark(id=head.id, gateway=gateway)), mode=FILE_MODE)
+        fresh.replace(target)
+        sync_folder(target.parent)
+    finally:
+        lock.release()
+    return head
+
+
+def move_in(data: Path, source: Path | None, begin_epoch: Callable[[], object]) -> MoveMark:
+    """Replace the content of a stopped gateway's directory by an archive. `source`: None continues an interrupted move.
+
+    The caller has checked that nothing is lost with the present content. Raises MoveRefused, ArchiveDamaged,
+    StoreError, OSError.
+    """
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = DirectoryLock(data)
+    try:
+        mark = _read_mark(data / ARRIVING_NAME)
+        if mark is None:
+            if source is None:
+                raise MoveRefused(f"no move to {data} was interrupted", "name the archive")
+            mark = _unpack(data, source)
+        _replace_entries(data, mark)
+    finally:
+        lock.release()
+    begin_epoch()
+    (data / ARRIVING_NAME).unlink()
+    sync_folder(data)
+    return mark
+
+
+def give_up(data: Path, begin_epoch: Callable[[], object]) -> MoveMark:
+    """Let a gateway that was moved run here again, under a new epoch. Raises MoveRefused, StoreError, OSError."""
+    mark = _read_mark(data / MOVED_NAME)
+    if mark is None:
+        raise MoveRefused(f"the gateway of {data} was not moved", "nothing: it may run")
+    begin_epoch()
+    (data / MOVED_NAME).unlink()
+    sync_folder(data)
+    return mark
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _unpack(data: Path, source: Path) -> MoveMark:
+    """Unpack and verify an archive inside of the directory, and mark that from here on it replaces the content."""
+    place = data / UNPACKED
+    _remove(place)
+    try:
+        head = unpack_archive(source, place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _remove(place)
+        raise
+    owner = data.stat()
+    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+        for each in (place, *place.rglob("*")):
+            os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    mark = MoveMark(id=head.id, gateway=head.gateway, entries=tuple(sorted(each.name for each in place.iterdir())))
+    ids = (owner.st_uid, owner.st_gid)
+    write_whole(data / ARRIVING_NAME, msgspec.json.encode(mark), mode=FILE_MODE, owner=ids)
+    return mark
+
+
+def _replace_entries(data: Path, mark: MoveMark) -> None:
+    """Remove the former content and move in the unpacked one. Each step may be repeated: an entry that has left the
+    folder has arrived."""
+    place = data / UNPACKED
+    arrived = {name for name in mark.entries if not (place / name).exists()}
+    for each in sorted(data.iterdir()):
+        if each.name not in STAYING and each.name not in arrived:
+            _remove(each)
+    for name in mark.entries:
+        if name not in arrived:
+            (place / name).rename(data / name)
+    sync_folder(data)
+    _remove(place)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_mark(file: Path) -> MoveMark | None:
+    """Return a mark; None without one. Raises MoveRefused, OSError."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=MoveMark)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as why:
+        raise MoveRefused(f"{file} cannot be read: {why}", "the medium may be failing: see waypost doctor") from None
