@@ -54,11 +54,13 @@ class Slotted:
             (folder / "bin" / name).chmod(0o755)
         for name in ("run", "data"):
             (folder / name).mkdir()
+        self.keyring = folder / "keyring.pem"
+        self.trust(keys)
         text = (OVERLAY / "etc/rauc/system.conf").read_text().replace("bundle-formats=-plain\n", "")
         places = {
             "/dev/waypost/root-a": self.slot["A"],
             "/dev/waypost/root-b": self.slot["B"],
-            "/etc/rauc/keyring.pem": keys.certificate,
+            "/etc/rauc/keyring.pem": self.keyring,
             "/data/rauc": folder / "data",
             "/run/rauc": folder / "run",
         }
@@ -73,6 +75,10 @@ class Slotted:
         monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={folder / 'bus'}")
         self.rauc = Rauc(("rauc", f"--conf={self.configuration}"))
         self._running: list[subprocess.Popen[bytes]] = []
+
+    def trust(self, keys: signing.SigningKeys) -> None:
+        """Run a system that was built with these keys."""
+        self.keyring.write_bytes(keys.keyring)
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
@@ -169,3 +175,25 @@ def test_foreign_or_changed_bundle_is_refused(
             slotted.rauc.install(str(each))
     assert not any(slotted.slot["B"].read_bytes())
     assert "BOOT_ORDER=A B" in slotted.environment.read_text()
+
+
+def test_old_key_introduces_the_new_one(
+    slotted: Slotted, system: Path, keys: signing.SigningKeys, tmp_path: Path
+) -> None:
+    """A gateway of each release meets bundles of both keys."""
+    fresh = signing.load_keys(tmp_path / "fresh", None, None)
+    both = signing.load_keys(tmp_path / "keys", None, None, [fresh.certificate])
+    by_old, by_new = packed(system, both, "0.2.0"), packed(system, fresh, "0.3.0")
+    accepted = {}
+    for release, trusted in (("before", keys), ("between", both), ("after", fresh)):
+        slotted.trust(trusted)
+        accepted[release] = [each for each in (by_old, by_new) if is_accepted(slotted, each)]
+    assert accepted == {"before": [by_old], "between": [by_old, by_new], "after": [by_new]}
+
+
+def is_accepted(slotted: Slotted, file: Path) -> bool:
+    try:
+        slotted.rauc.inspect(str(file))
+    except SlotsError:
+        return False
+    return True

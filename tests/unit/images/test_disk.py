@@ -314,6 +314,18 @@ def test_examples_add_nothing_to_the_sources() -> None:
     assert not [place for place in named if (source.ROOT / place / "__init__.py").exists()]
 
 
+@needs("openssl")
+def test_gateways_trust_the_next_key_too(tmp_path: Path) -> None:
+    own, fresh = (signing.load_keys(tmp_path / name, None, None) for name in ("own", "fresh"))
+    both = signing.load_keys(tmp_path / "own", None, None, [fresh.certificate])
+    assert own.keyring == own.certificate.read_bytes()
+    assert both.keyring == own.certificate.read_bytes() + fresh.certificate.read_bytes()
+    named = signing.load_keys(tmp_path, own.key, own.certificate, [fresh.certificate])
+    assert named.keyring == both.keyring
+    with pytest.raises(ImageError, match=r"key\.pem is not a certificate"):
+        signing.load_keys(tmp_path, own.key, own.certificate, [fresh.key])
+
+
 @needs("openssl", "sha256sum")
 def test_documented_command_checks_the_published_files(tmp_path: Path) -> None:
     """Run both commands of the guide; each fails when a file has changed."""
