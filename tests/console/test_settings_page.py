@@ -187,7 +187,7 @@ def test_the_page_and_the_product_find_the_same_errors(visit: Visit) -> None:
 
 
 def test_a_file_of_the_page_is_read_back_equal(visit: Visit) -> None:
-    valid = [values for values in cases() if not product_faults(values)]
+    valid = [each for each in cases() if not product_faults(each) and len(str(each)) < FILE_BYTES_MAX // 2]
     assert len(valid) > 100
     texts = visit.page.evaluate("cases => cases.map(makeFile)", valid)
     for values, text in zip(valid, texts, strict=True):
@@ -233,13 +233,13 @@ def test_a_person_saves_the_file_from_a_phone(visit: Visit, tmp_path: Path) -> N
 def test_nothing_is_saved_before_every_problem_is_corrected(visit: Visit) -> None:
     fill(visit, {**VALID, "wifi.country": "UK", "hub.proxy.host": "a/b"})
     visit.page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = false; })")
-    downloads: list[object] = []
-    visit.page.on("download", downloads.append)
+    saved: list[str] = []
+    visit.page.on("download", lambda download: saved.append(download.suggested_filename))
     visit.page.get_by_role("button", name=f"Save {FILE}").click()
     visit.see("2 problems: nothing was saved")
     visit.see("did you mean GB?")
     visit.see('"a/b" is not a host')
-    assert not downloads
+    assert not saved
     assert visit.page.evaluate("document.activeElement.id") in ("wifi.country", "hub.proxy.host")
 
 
