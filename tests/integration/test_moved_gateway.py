@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_restored_copy import Fleet, stopped
 from tests.support.command import run_waypost
+from tests.support.uplinked_gateway import UplinkedGateway, stopped
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+def fleet(tmp_path: Path) -> UplinkedGateway:
+    return UplinkedGateway(tmp_path)
 
 
-def replace(fleet: Fleet, *words: str, code: int = 0) -> str:
+def replace(fleet: UplinkedGateway, *words: str, code: int = 0) -> str:
     done = run_waypost("replace", *words)
     assert done.returncode == code, done.stdout + done.stderr
     return str(done.stdout + done.stderr)
 
 
-def test_backlog_arrives_once_from_the_new_place(fleet: Fleet) -> None:
+def test_backlog_arrives_once_from_the_new_place(fleet: UplinkedGateway) -> None:
     gateway, old, new = fleet.gateway, fleet.data, fleet.folder / "new-card"
     archive = str(fleet.folder / "gw1.gateway")
     with gateway:

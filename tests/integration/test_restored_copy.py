@@ -5,98 +5,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge.broker.store.sqlite import FILE_NAME
-from tests.support.lake import rows
-from tests.support.paho_client import mqtt_client
-from tests.support.processes import Waypost, edge, free_port, hub, landing_soon, wait_until
-
-SENT = 60
-ADDRESSES = 3
-
-
-IN_MEMORY = """
-{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
-  spec: {{listeners: {{mqtt: "127.0.0.1:0"}}, hub: {{url: "amqp://127.0.0.1:{port}"}}}}}}
----
-{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
-  spec: {{authenticationService: {{name: none}}}}}}
----
-{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.load}},
-  spec: {{address: load/#, type: topic, durability: memory, forwarders: [{{name: up, remoteAddress: hub}}]}}}}
-"""
-
-
-class Fleet:
-    """A hub and a gateway that forwards to it; the test starts both."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.hub = hub(folder, f"--amqp=127.0.0.1:{self.port}", *landing_soon(folder))
-        uplink = (f"--hub=amqp://127.0.0.1:{self.port}", "--gateway=gw1", "--forward=load/#")
-        self.gateway = edge(folder, "gw1", *uplink)
-        self.acked: list[bytes] = []
-
-    def keep_in_memory(self) -> None:
-        """Make the forwarded addresses ``durability: memory``."""
-        path = self.folder / "gateway.yaml"
-        path.write_text(IN_MEMORY.format(port=self.port))
-        arguments = ("run", "--data", str(self.data), "--config", str(path))
-        self.gateway = Waypost(self.folder / "gateway.log", *arguments)
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "gw1"
-
-    def publish(self, tag: str, *, count: int = SENT, addresses: Sequence[int] = range(ADDRESSES)) -> None:
-        with mqtt_client(self.gateway, "d") as client:
-            for number in range(count):
-                body = f"{tag}:{number}".encode()
-                client.publish(f"load/{addresses[number % len(addresses)]}", body, 1)
-                self.acked.append(body)
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return rows(self.folder / "hub" / "lake", table)
-
-    def bodies(self) -> Counter[bytes]:
-        return Counter(row["body"] for row in self.rows("telemetry"))
-
-    def arrived(self) -> None:
-        wait_until(lambda: set(self.acked) <= set(self.bodies()), timeout_s=60, what="all that was acked has landed")
-
-    def unexplained(self) -> set[tuple[str, str, int]]:
-        """Return the sequences below the highest landed one, by epoch and address, that neither landed nor are in the
-        ledger.
-        """
-        there = {(row["epoch"], row["address"], row["sequence"]) for row in self.rows("telemetry")}
-        given = {
-            (row["epoch"], row["address"], number)
-            for row in self.rows("ledger")
-            for number in range(row["first_sequence"], row["last_sequence"] + 1)
-        }
-        ends: dict[tuple[str, str], int] = {}
-        for epoch, address, sequence in there:
-            ends[epoch, address] = max(ends.get((epoch, address), 0), sequence)
-        return {(*place, number) for place, end in ends.items() for number in range(end)} - there - given
+from tests.support.uplinked_gateway import UplinkedGateway, stopped
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+def fleet(tmp_path: Path) -> UplinkedGateway:
+    return UplinkedGateway(tmp_path)
 
 
-def stopped(gateway: Waypost) -> None:
-    assert gateway.stop() == 0
-
-
-def test_restored_directory_loses_and_repeats_no_name(fleet: Fleet) -> None:
+def test_restored_directory_loses_and_repeats_no_name(fleet: UplinkedGateway) -> None:
     """Restore with messages of before and after the copy, and after the restore with and without the hub."""
     gateway, copy = fleet.gateway, fleet.folder / "copy"
     with gateway:
@@ -137,7 +59,7 @@ def test_restored_directory_loses_and_repeats_no_name(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "memory"])
-def test_copy_of_a_running_gateway_is_restored(fleet: Fleet, durability: str) -> None:
+def test_copy_of_a_running_gateway_is_restored(fleet: UplinkedGateway, durability: str) -> None:
     """A snapshot of a running gateway, which goes on forwarding, is restored before its next start."""
     if durability == "memory":
         fleet.keep_in_memory()
@@ -171,7 +93,7 @@ def test_copy_of_a_running_gateway_is_restored(fleet: Fleet, durability: str) ->
     assert fleet.unexplained() == set()
 
 
-def test_copy_with_reserved_positions_is_restored(fleet: Fleet) -> None:
+def test_copy_with_reserved_positions_is_restored(fleet: UplinkedGateway) -> None:
     """An in-memory log may still have reserved positions when one of its addresses reserves sequences again."""
     fleet.keep_in_memory()
     gateway, copy = fleet.gateway, fleet.folder / "copy"
@@ -203,7 +125,7 @@ def test_copy_with_reserved_positions_is_restored(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "memory"])
-def test_killed_gateway_is_no_copy(fleet: Fleet, durability: str) -> None:
+def test_killed_gateway_is_no_copy(fleet: UplinkedGateway, durability: str) -> None:
     if durability == "memory":
         fleet.keep_in_memory()
     with fleet.hub:
@@ -224,7 +146,7 @@ def snapshot(data: Path, copy: Path) -> None:
         source.backup(target)
 
 
-def test_restarts_and_broken_connections_are_no_copies(fleet: Fleet) -> None:
+def test_restarts_and_broken_connections_are_no_copies(fleet: UplinkedGateway) -> None:
     with fleet.gateway:
         for tag in ("one", "two"):
             with fleet.hub:
@@ -240,7 +162,7 @@ def test_restarts_and_broken_connections_are_no_copies(fleet: Fleet) -> None:
     assert max(fleet.bodies().values()) == 1
 
 
-def test_restored_store_file_alone_is_detected(fleet: Fleet) -> None:
+def test_restored_store_file_alone_is_detected(fleet: UplinkedGateway) -> None:
     """The file next to the store reveals the restore without a hub."""
     gateway = fleet.gateway
     with gateway:

@@ -20,8 +20,8 @@ from edge.broker.store.errors import StoreBusy, StoreMoved
 from edge.broker.store.lock import LOCK_NAME, DirectoryLock
 from edge.broker.store.moved import ARRIVING_NAME, MOVED_NAME, require_unmoved
 from edge.broker.store.sqlite import FILE_NAME, open_store
+from tests.support.power_cut import cut
 from tests.support.simulated_kill import SimulatedKill
-from tests.unit.first_boot.test_settings import cut
 
 __all__ = ["cut"]
 

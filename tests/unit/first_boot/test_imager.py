@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from bridge.enrolment import EnrolmentToken
 from edge.appliance.first_boot.imager_files import take_over
 from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.first_boot.settings import apply_settings
 from edge.card.imager import merge_into, read_imager
 from edge.card.resource import FILE_BYTES_MAX, read
 from edge.card.text import document, text_of
+from tests.support.power_cut import cut
 from tests.support.simulated_kill import SimulatedKill
-from tests.unit.first_boot.test_settings import SPEC, cut
 
 SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann"
 KEY = "0123456789abcdef" * 4
@@ -66,6 +67,7 @@ network:
           password: "{KEY}"
       optional: true
 """
+HUB = {"url": "amqps://hub.example", "token": EnrolmentToken.make(bytes(32)).text}
 INSTANCE_DATA = "instance-id: rpi-imager-1764417600000\n"
 __all__ = ["cut"]
 
@@ -99,7 +101,7 @@ def test_settings_of_imager_are_applied_and_its_files_removed(tmp_path: Path) ->
 
 
 def test_own_file_has_precedence(tmp_path: Path) -> None:
-    spec = {"hub": SPEC["hub"], "wifi": {"ssid": "own", "country": "FR"}}
+    spec = {"hub": HUB, "wifi": {"ssid": "own", "country": "FR"}}
     found = apply_settings(card(tmp_path, own=text_of(document("north", spec))))
     assert found.card is not None
     assert (found.card.name, found.card.spec.ssh_keys) == ("north", (SSH,))
@@ -186,7 +188,7 @@ def test_card_without_files_of_imager_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_power_cut_before_any_file_change_has_the_same_result(tmp_path: Path, cut: Callable[[int], None]) -> None:
-    own = text_of(document("hall", {"hub": SPEC["hub"]}))
+    own = text_of(document("hall", {"hub": HUB}))
     cuts = 0
     for count in range(1, 1000):
         places = card(tmp_path / str(count), own=own)

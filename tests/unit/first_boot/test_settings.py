@@ -24,7 +24,10 @@ from edge.appliance.first_boot.settings import AppliedSettings, apply_settings
 from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
 from images.rootfs.building import OVERLAY
+from tests.support.power_cut import cut
 from tests.support.simulated_kill import SimulatedKill
+
+__all__ = ["cut"]
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
 SPEC = {
@@ -191,34 +194,6 @@ class TestApplying:
 
 def torn(_: Path) -> Iterator[Path]:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-CALLS = ("replace", "rename", "fsync", "unlink", "mkdir", "open")
-
-
-@pytest.fixture
-def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return a function that cuts the power before the n-th call that changes files."""
-    left = [1 << 30]
-
-    def counted(name: str) -> None:
-        before = getattr(os, name)
-
-        def call(*arguments: object, **named: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                raise SimulatedKill
-            return None if name == "fsync" else before(*arguments, **named)
-
-        monkeypatch.setattr(os, name, call)
-
-    for name in CALLS:
-        counted(name)
-
-    def after(count: int) -> None:
-        left[0] = count
-
-    return after
 
 
 def test_power_cut_before_any_file_change_has_the_same_result(tmp_path: Path, cut: Callable[[int], None]) -> None:
