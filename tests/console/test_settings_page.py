@@ -231,7 +231,7 @@ def test_a_person_saves_the_file_from_a_phone(visit: Visit, tmp_path: Path) -> N
 
 
 def test_nothing_is_saved_before_every_problem_is_corrected(visit: Visit) -> None:
-    fill(visit, {**VALID, "wifi.country": "UK", "hub.proxy.host": "a/b"})
+    fill(visit, {**VALID, "wifi.country": "uk", "hub.proxy.host": "a/b"})
     visit.page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = false; })")
     saved: list[str] = []
     visit.page.on("download", lambda download: saved.append(download.suggested_filename))
