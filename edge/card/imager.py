@@ -71,6 +71,9 @@ def _load(content: bytes, source: str) -> Plain:
     if len(content) > FILE_BYTES_MAX:
         raise ConfigurationRejected([ConfigurationError(source, 0, "", f"larger than {FILE_BYTES_MAX} bytes")])
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=yaml.BaseLoader)):
+            words = "it has aliases, which Raspberry Pi Imager does not write"  # a kilobyte could become a gigabyte
+            raise ConfigurationRejected([ConfigurationError(source, 0, "", words)])
         found = yaml.load(content, Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings only
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as why:
         words = f"not YAML as Raspberry Pi Imager writes it: {' '.join(str(why).split())}"

@@ -37,7 +37,7 @@ The settings in {file} were not applied; the previous ones are still used. Corre
 UNREAD_STEP: Final = (
     "switch it off and on; if that fails, run fsck.vfat -a on its first partition elsewhere, or flash a card"
 )
-TROUBLE_STEP: Final = "correct waypost.yaml on the card's first partition, and start the gateway again"
+TROUBLE_STEP: Final = "correct {file} on the card's first partition, and start the gateway again"
 
 
 class AppliedSettings(NamedTuple):
@@ -54,6 +54,8 @@ class AppliedSettings(NamedTuple):
 
     ignored: tuple[str, ...] = ()
     """Settings of Raspberry Pi Imager that a gateway does not have."""
+    next_step: str = ""
+    """What to do about `trouble`."""
 
     @property
     def refusal(self) -> SettingsRefusal | None:
@@ -63,7 +65,7 @@ class AppliedSettings(NamedTuple):
             return SettingsRefusal(why=why, next_step=UNREAD_STEP)
         if self.trouble is not None:
             why = f"the settings on the card were not applied:\n{self.trouble}"
-            return SettingsRefusal(why=why, next_step=TROUBLE_STEP)
+            return SettingsRefusal(why=why, next_step=self.next_step)
         return None
 
 
@@ -72,16 +74,18 @@ def apply_settings(places: CardPaths) -> AppliedSettings:
     card, new = _read_kept(places), False
     trouble = unread = None
     ignored: tuple[str, ...] = ()
+    others: ConfigurationRejected | None = None
     try:
         _require_mounted(places)
-        ignored = take_over(places)
+        try:
+            ignored = take_over(places)
+        except ConfigurationRejected as rejected:  # the own file counts all the same
+            others = rejected
         found = _read_card(places)
     except OSError as error:
         unread = error.strerror or str(error)
     except ConfigurationRejected as rejected:
-        trouble = "\n".join(str(error) for error in rejected.errors)
-        with contextlib.suppress(OSError):  # the card cannot be written; the console shows the errors too
-            write_whole(places.refused, _REFUSED.format(file=FILE, errors=trouble).encode(), mode=0o644)
+        trouble = _note_trouble(places, rejected)
     else:
         if found is not None:
             new = card is None or digest(found) != digest(card)
@@ -91,9 +95,22 @@ def apply_settings(places: CardPaths) -> AppliedSettings:
         _write_files(places, card)
         if trouble is None and unread is None:
             _remove_secrets(places)
-    applied = AppliedSettings(card, new, trouble, unread, ignored)
+    step = TROUBLE_STEP.format(file=FILE)
+    if trouble is None and unread is None and others is not None:
+        trouble = _note_trouble(places, others)
+        step = TROUBLE_STEP.format(file=f"or delete {others.errors[0].source}")
+    applied = AppliedSettings(card, new, trouble, unread, ignored, step)
     _record_refusal(places.data, applied.refusal)
     return applied
+
+
+def _note_trouble(places: CardPaths, rejected: ConfigurationRejected) -> str:
+    """Write the errors of a file next to it on the card, and return them."""
+    trouble = "\n".join(str(error) for error in rejected.errors)
+    text = _REFUSED.format(file=rejected.errors[0].source if rejected.errors else FILE, errors=trouble)
+    with contextlib.suppress(OSError):  # the card cannot be written; the console shows the errors too
+        write_whole(places.refused, text.encode(), mode=0o644)
+    return trouble
 
 
 def digest(card: Card) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, TypeVar
 
@@ -35,6 +35,7 @@ LEFT_OUT: Final = frozenset({LOCK_NAME, ENDPOINTS, MOVED_NAME, ARRIVING_NAME, FI
 ENDINGS_LEFT_OUT: Final = (".new", ".part", "-shm")
 """Unfinished files, and SQLite's shared memory, which it makes again."""
 DESCRIPTION_BYTES_MAX: Final = 1 << 20
+"""Largest description, and list of digests: some 10 000 files, of which a gateway has dozens."""
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -66,6 +67,12 @@ def list_files(data: Path) -> list[Path]:
         inside = sorted(top.rglob("*")) if top.is_dir() else [top]
         found += [each for each in inside if each.is_file() and not each.is_symlink()]
     return [each for each in found if not each.name.endswith(ENDINGS_LEFT_OUT)]
+
+
+def digests_bytes(data: Path, files: Sequence[Path]) -> int:
+    """Return the largest size of the list of digests of these files."""
+    longest = ("\\u0000" * len(path.relative_to(data).as_posix()) for path in files)
+    return sum(len(name) + 2 * hashlib.sha256().digest_size + len('"":"",') for name in longest)
 
 
 def write_archive(target: Path, data: Path, head: ArchiveHead) -> None:

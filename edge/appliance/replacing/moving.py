@@ -21,9 +21,11 @@ import msgspec
 from bridge.version import VERSION
 from edge.appliance.first_boot.places import write_whole
 from edge.appliance.replacing.archive import (
+    DESCRIPTION_BYTES_MAX,
     FIRST_BOOT,
     FORMAT,
     ArchiveHead,
+    digests_bytes,
     list_files,
     unpack_archive,
     write_archive,
@@ -54,6 +56,8 @@ class MoveMark(msgspec.Struct, frozen=True, kw_only=True):
     gateway: str
     entries: tuple[str, ...] = ()
     """Names in `UNPACKED` that replace those of the directory."""
+    replaced: bool = False
+    """True when all have arrived: the store may be written, and nothing is removed any longer."""
 
 
 def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str) -> ArchiveHead:
@@ -67,6 +71,9 @@ def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str
     try:
         if (data / ARRIVING_NAME).exists():
             raise MoveRefused(f"a move to {data} was interrupted", "run `waypost replace import` again")
+        files = list_files(data)
+        if digests_bytes(data, files) > DESCRIPTION_BYTES_MAX:
+            raise MoveRefused(f"{data} has too many files ({len(files)})", "move those away that are not the gateway's")
         before = _read_mark(data / MOVED_NAME)
         head = ArchiveHead(
             format=FORMAT,
@@ -75,7 +82,7 @@ def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str
             epoch=epoch,
             version=VERSION,
             created=created,
-            bytes=sum(path.stat().st_size for path in list_files(data)),
+            bytes=sum(path.stat().st_size for path in files),
         )
         fresh = target.with_name(f"{target.name}.part")
         write_archive(fresh, data, head)
@@ -101,7 +108,10 @@ def move_in(data: Path, source: Path | None, begin_epoch: Callable[[], object]) 
             if source is None:
                 raise MoveRefused(f"no move to {data} was interrupted", "name the archive")
             mark = _unpack(data, source)
-        _replace_entries(data, mark)
+        if not mark.replaced:
+            _replace_entries(data, mark)
+            mark = msgspec.structs.replace(mark, replaced=True)
+            _write_mark(data, mark)
     finally:
         lock.release()
     begin_epoch()
@@ -139,9 +149,15 @@ def _unpack(data: Path, source: Path) -> MoveMark:
         for each in (place, *place.rglob("*")):
             os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)
     mark = MoveMark(id=head.id, gateway=head.gateway, entries=tuple(sorted(each.name for each in place.iterdir())))
+    _write_mark(data, mark)
+    return mark
+
+
+def _write_mark(data: Path, mark: MoveMark) -> None:
+    """Mark the directory as one that is being replaced, on disk on return. Raises OSError."""
+    owner = data.stat()
     ids = (owner.st_uid, owner.st_gid)
     write_whole(data / ARRIVING_NAME, msgspec.json.encode(mark), mode=FILE_MODE, owner=ids)
-    return mark
 
 
 def _replace_entries(data: Path, mark: MoveMark) -> None:

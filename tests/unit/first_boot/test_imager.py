@@ -127,6 +127,7 @@ def test_files_stay_until_the_own_file_can_be_read(tmp_path: Path) -> None:
         ("", "\0", "network-config: not YAML"),
         ("a: " + "[" * 20_000, "", "user-data: not YAML"),
         ("x" * (FILE_BYTES_MAX + 1), "", "user-data: larger than"),
+        ("runcmd:\n- &a [x, x]\n- &b [*a, *a]\n- [*b, *b]\n", "", "user-data: it has aliases"),
         ("hostname: a_b\n", "", '"a_b" is not'),
         ("hostname: hall\nuser: {ssh_authorized_keys: [x]}\n", "", "is not a public key"),
         ("", NETWORK_CONFIG.replace('"DE"', '"ZZ"'), "not a country with rules"),
@@ -145,13 +146,31 @@ def test_wrong_files_are_reported_and_change_nothing(tmp_path: Path, user: str, 
     "text",
     [
         "- a\n- b\n", "hostname: [a]\n", "hostname: !!python/object/apply:os.system [id]\n", "users: default\n",
-        "a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "user: ~\n", "wifis: {wlan0: x}\n",
+"user: ~\n", "wifis: {wlan0: x}\n",
         "runcmd: [[touch, /tmp/x]]\nwrite_files: [{path: /etc/x, content: x}]\nbootcmd: [reboot]\n",
     ],
 )  # fmt: skip
 def test_values_without_a_meaning_here_have_no_effect(text: str) -> None:
     found = read_imager(text.encode(), text.encode(), b"")
     assert (found.name, dict(found.spec)) == (None, {})
+
+
+def test_own_file_is_applied_next_to_a_broken_one(tmp_path: Path) -> None:
+    """The report names the file that is wrong."""
+    places = card(tmp_path, user="hostname: [unclosed", own=text_of(document("hall", {"hub": HUB})))
+    for _ in range(2):
+        found = apply_settings(places)
+        assert found.card is not None
+        assert found.card.name == "hall"
+        assert "user-data: not YAML" in (found.trouble or "")
+        assert found.refusal is not None
+        assert "delete user-data" in found.refusal.next_step
+        assert "user-data were not applied" in places.refused.read_text()
+        assert not places.file.exists(), "it holds a token"
+    (places.card / "user-data").unlink()
+    (places.card / "network-config").unlink()
+    assert apply_settings(places).refusal is None
+    assert not places.refused.exists()
 
 
 def test_older_imager_is_read_too() -> None:
