@@ -55,7 +55,7 @@ class AppliedSettings(NamedTuple):
     ignored: tuple[str, ...] = ()
     """Settings of Raspberry Pi Imager that a gateway does not have."""
     next_step: str = ""
-    """What to do about `trouble`."""
+    """Next step about `trouble`."""
 
     @property
     def refusal(self) -> SettingsRefusal | None:
