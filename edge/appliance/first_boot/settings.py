@@ -95,7 +95,7 @@ def apply_settings(places: CardPaths) -> AppliedSettings:
         _write_files(places, card)
         if trouble is None and unread is None:
             _remove_secrets(places)
-    step = TROUBLE_STEP.format(file=FILE)
+    step = TROUBLE_STEP.format(file=FILE) if trouble is not None else ""
     if trouble is None and unread is None and others is not None:
         trouble = _note_trouble(places, others)
         step = TROUBLE_STEP.format(file=f"or delete {others.errors[0].source}")
