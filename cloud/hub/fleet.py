@@ -164,6 +164,8 @@ class FleetState:
     _moved: dict[Key, GatewayRecord] = field(default_factory=dict)
     """Gateways that are connected to another hub by the registry, while an older connection to this one has not
     ended."""
+    _elsewhere: set[Key] = field(default_factory=set)
+    """Gateways that were connected to another hub at the last look."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def tenant(self, name: str) -> TenantFigures:
@@ -192,7 +194,7 @@ class FleetState:
     def follow(self, records: Sequence[GatewayRecord], there: Collection[str]) -> None:
         """Take over the gateways at other hubs from the registry. `there`: writer ids of the hubs that are there. A
         gateway that is connected here stays as it is until its connection ends."""
-        self._moved = {}
+        before, self._moved, self._elsewhere = self._elsewhere, {}, set()
         for record in records:
             gateway = self.gateways.get((record.tenant, record.name))
             if gateway is None:
@@ -200,11 +202,17 @@ class FleetState:
                     continue
                 gateway = self._add(record)
             connected = record.connected and record.writer in there
+            if connected:
+                self._elsewhere.add((record.tenant, record.name))
             if gateway.session is not None:
                 if connected:
                     self._moved[record.tenant, record.name] = record
                 continue
             self._take_over(gateway, record, connected=connected)
+        for key in before - self._elsewhere:  # it has come here since it was read
+            gateway = self.gateways.get(key)
+            if gateway is not None and gateway.session is None:
+                self._set_connected(gateway, connected=False)
 
     def _take_over(self, gateway: GatewayState, record: GatewayRecord, *, connected: bool) -> None:
         self._set_connected(gateway, connected=connected)
@@ -231,6 +239,7 @@ class FleetState:
             gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us, landed=landed)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
         before, gateway.session = gateway.session, session
+        self._moved.pop(session.key, None)
         self.connected_here += before is None
         self._set_connected(gateway, connected=True)
         gateway.hub, gateway.connected_at = self.hub, now_us
@@ -254,6 +263,7 @@ class FleetState:
         gateway = self.gateways.get(key)
         if gateway is None or gateway.session is not None or gateway.last_seen >= at_us:
             return
+        self._set_connected(gateway, connected=False)
         del self.gateways[key]
         if gateway.landed and len(self._landed_of_forgotten) < GATEWAYS_MAX:
             self._landed_of_forgotten[key] = gateway.landed

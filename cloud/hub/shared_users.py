@@ -1,7 +1,7 @@
 """Users that the hubs of a registry share: a change at one hub takes effect at all of them.
 
 Runs on the event loop. The registry work runs in a thread with a connection of its own. Users of a data directory from
-before are moved to the registry at the first start with it.
+before are moved to the registry at the first start with it, if the registry has never had users.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from cloud.hub.registry.users import RegistryUsers
 from cloud.lake.faults import RegistryError
 from edge.broker.security.credentials import (
     FILE,
+    FILE_MODE,
     CredentialFile,
     CredentialsError,
     CredentialSnapshot,
     CredentialStore,
+    CredentialUser,
 )
 from edge.output.logs import describe_error
+from edge.output.text import line
 
 log = logging.getLogger(__name__)
 
 MOVED: Final = f"{FILE}.moved"
-"""Name of a credential file after its users were moved to the registry."""
+"""Name of a credential file after its users were moved to the registry; also the mark that they are there."""
+NAMES_SHOWN_MAX: Final = 20
+"""Names of users in one line of the log."""
 
 
 class SharedUsers:
@@ -115,19 +120,25 @@ class SharedUsers:
 
 
 def _move_users(data: Path, store: RegistryUsers) -> None:
-    """Move the users of a data directory to the registry. A user that is there already stays as it is there. Raises
+    """Move the users of a data directory to a registry that has never had users, and mark the directory. Raises
     `CredentialsError`."""
-    if not (data / FILE).is_file():
-        return
-    with CredentialFile.open(data) as file:
-        found = file.load().users
-    added = store.add_missing(found.values())
+    found: list[CredentialUser] = []
+    if (data / FILE).is_file():
+        with CredentialFile.open(data) as file:
+            found = list(file.load().users.values())
+    added = store.add_first(found)
     try:
-        (data / FILE).replace(data / MOVED)
+        if (data / FILE).is_file():
+            (data / FILE).replace(data / MOVED)
+        (data / MOVED).touch(FILE_MODE)
     except OSError as error:
-        raise CredentialsError(
-            f"{data / FILE} cannot be renamed: {error.strerror}; give the hub write access"
-        ) from error
-    if found:
-        words = "%d of %d users of %s are in the registry now; the others were there already"
-        log.info(words, len(added), len(found), data / FILE)
+        why = f"{data / FILE} cannot be renamed: {error.strerror}"
+        raise CredentialsError(f"{why}; give the hub write access") from error
+    if added:
+        log.info("%d users of %s are in the registry now", len(added), data / FILE)
+    elif found:
+        names = ", ".join(line(user.name) for user in found[:NAMES_SHOWN_MAX])
+        words = (
+            "%d users of %s were not added to the registry, which has users of its own (%s); add those that you need"
+        )
+        log.warning(words, len(found), data / FILE, names)

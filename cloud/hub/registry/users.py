@@ -94,19 +94,17 @@ class RegistryUsers:
 
         return self._run(work)
 
-    def add_missing(self, made: Iterable[CredentialUser]) -> list[str]:
-        """Add those of these users that are not there; return their names."""
+    def add_first(self, made: Iterable[CredentialUser]) -> list[str]:
+        """Add these users if the registry has never had any; return their names. Later a missing user may have been
+        removed, and must not come back."""
         documents = {user.name: msgspec.json.encode(user).decode() for user in made}
 
         def work(tx: sa.Connection) -> list[str]:
-            there = set(tx.execute(sa.select(users.c.name)).scalars())
-            missing = sorted(documents.keys() - there)
-            if len(there) + len(missing) > USERS_MAX:
-                raise CredentialsError(f"there can be at most {USERS_MAX} users")
-            if missing:
-                tx.execute(users.insert(), [{"name": name, "document": documents[name]} for name in missing])
-                _raise_revision(tx)
-            return missing
+            if _revision(tx)[0] or not documents:
+                return []
+            tx.execute(users.insert(), [{"name": name, "document": text} for name, text in documents.items()])
+            _raise_revision(tx)
+            return sorted(documents)
 
         return self._run(work)
 

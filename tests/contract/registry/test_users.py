@@ -93,8 +93,6 @@ def test_number_of_users_is_limited(stores: list[RegistryUsers], monkeypatch: py
     here.put([ANN], new=True)
     with pytest.raises(CredentialsError, match="at most 1"):
         here.put([BOB], new=True)
-    with pytest.raises(CredentialsError, match="at most 1"):
-        here.add_missing([BOB])
     assert list(here.load().users) == ["ann@acme"]
 
 
@@ -134,24 +132,55 @@ def test_change_at_one_hub_takes_effect_at_the_other(place: Place, tmp_path: Pat
     asyncio.run(main())
 
 
+def write_file(data: Path, *users: CredentialUser) -> None:
+    data.mkdir()
+    with CredentialFile.open(data) as file:
+        file.put(users)
+
+
 def test_users_of_a_data_directory_are_moved(place: Place, tmp_path: Path) -> None:
-    for folder, users in (("a", [ANN]), ("b", [with_rules(ANN, ()), BOB])):
-        (tmp_path / folder).mkdir()
-        with CredentialFile.open(tmp_path / folder) as file:
-            file.put(users)
+    write_file(tmp_path / "a", ANN)
 
     async def main() -> None:
-        followers = [Follower(place, tmp_path / folder) for folder in ("a", "b")]
-        for each in followers:
-            await each.shared.start()
-        for each in followers:
-            await each.shared.stop()
-        assert followers[1].users == {"ann@acme": ANN, "bob@acme": BOB}, "the first one stays"
+        follower = Follower(place, tmp_path / "a")
+        await follower.shared.start()
+        await follower.shared.stop()
+        assert follower.users == {"ann@acme": ANN}
 
     asyncio.run(main())
-    for folder in ("a", "b"):
-        assert (tmp_path / folder / MOVED).is_file()
-        assert not (tmp_path / folder / FILE).exists()
+    assert (tmp_path / "a" / MOVED).is_file()
+    assert not (tmp_path / "a" / FILE).exists()
+
+
+def test_removed_user_does_not_come_back_from_the_file_of_another_hub(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_file(tmp_path / "a", ANN, BOB)
+    write_file(tmp_path / "b", ANN, BOB)
+
+    async def main() -> None:
+        here, there = Follower(place, tmp_path / "a"), Follower(place, tmp_path / "b")
+        await here.shared.start()
+        await here.shared.change(lambda store: store.remove(["ann@acme", "bob@acme"]) and store.load())
+        await there.shared.start()
+        assert there.users == {}
+        for each in (here, there):
+            await each.shared.stop()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(main())
+    assert "ann@acme, bob@acme" in caplog.text
+    assert (tmp_path / "b" / MOVED).is_file()
+
+
+def test_data_directory_without_users_is_marked(place: Place, tmp_path: Path) -> None:
+    async def main() -> None:
+        follower = Follower(place, tmp_path / "a")
+        await follower.shared.start()
+        await follower.shared.stop()
+
+    asyncio.run(main())
+    assert (tmp_path / "a" / MOVED).is_file(), "commands without --config then say where the users are"
 
 
 def test_registry_that_fails_is_reported_and_users_stay(place: Place, tmp_path: Path) -> None:

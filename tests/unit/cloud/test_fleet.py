@@ -72,3 +72,24 @@ def test_forgotten_gateway_frees_its_place() -> None:
     fleet.connect(GatewaySession("acme", "gw2", "a"), 7)
     with pytest.raises(FleetFull, match="`gateways`"):
         fleet.connect(first, 8)
+
+
+def test_gateway_that_came_and_left_between_two_looks_is_not_shown_elsewhere() -> None:
+    """The record is older than the connection here; the registry has no record of another hub after it."""
+    fleet = FleetState(hub="here")
+    stale = GatewayRecord("acme", "gw1", 1, 1, True, "-", 1, 0, writer="there")
+    fleet.follow([stale], {"there"})
+    assert fleet.connected == 1
+    session = GatewaySession("acme", "gw1", "a")
+    fleet.connect(session, 2)
+    fleet.disconnect(session, 3)
+    fleet.follow([stale], {"there"})
+    fleet.follow([], {"there"})
+    assert (fleet.connected, fleet.tenant("acme").connected, fleet.connected_here) == (0, 0, 0)
+
+
+def test_forgotten_gateway_of_another_hub_is_not_counted() -> None:
+    fleet = FleetState(hub="here")
+    fleet.follow([GatewayRecord("acme", "gw1", 1, 1, True, "-", 1, 0, writer="there")], {"there"})
+    fleet.forget(("acme", "gw1"), 9)
+    assert (fleet.connected, fleet.tenant("acme").connected, fleet.tenant("acme").known) == (0, 0, 0)
