@@ -9,7 +9,7 @@ from typing import Final
 from docs.generate import source
 from images.card.settings_page.rendering import PAGE, render_page
 
-FILE: Final = source.ROOT / "docs/_static" / PAGE
+FILE: Final = source.ROOT / "docs" / PAGE
 
 
 def write(path: Path = FILE) -> None:
