@@ -133,23 +133,21 @@ class HttpAccess:
             set_user(request, OPERATOR)
             yield AdmittedClient(Grant(OPERATOR, "", self._operator_rules), ended)
             return
-        self._count(request)
-        session = self._session_of(request, gate)
-        if session is not None:
-            self._count(request, session.user)
-            set_user(request, session.user)
-            with session.serving(ended, self.clock):
-                yield AdmittedClient(session.grant, ended)
+        proven = await self._session_or_proven(request, gate)
+        self._count(request, proven.user)
+        if isinstance(proven, BrowserSession):
+            set_user(request, proven.user)
+            with proven.serving(ended, self.clock):
+                yield AdmittedClient(proven.grant, ended)
             return
 
         def revoke(why: Ended) -> None:
             if not ended.done():
                 ended.set_result(why)
 
-        proven = await _proven(gate, request)
-        self._count(request, proven.user)
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
+            self._count(request)
             self.record(request, RefusalCause.UNKNOWN_USER, proven.user)
             raise RequestRefused(401, LoginVerdict.REFUSED.value, challenge(gate, request))
         set_user(request, grant.user)
@@ -158,9 +156,22 @@ class HttpAccess:
         finally:
             gate.release(grant)
 
+    async def _session_or_proven(self, request: Request, gate: Authenticator) -> BrowserSession | VerifiedIdentity:
+        """Return the session or the verified identity of a request. Raises RequestRefused, and counts the request."""
+        try:
+            session = self._session_of(request, gate)
+            return await _proven(gate, request) if session is None else session
+        except RequestRefused:
+            self._count(request)
+            raise
+
     def _count(self, request: Request, user: str | None = None) -> None:
-        """Count a request of a user, or from an address before the user is known; once for each. Raises
-        RequestRefused."""
+        """Count a request of a user, or one without valid credentials of an address; once for each. Raises
+        RequestRefused.
+
+        Requests of users do not count for their address: behind a proxy all people have the same one, and a stranger
+        who uses up its limit must not keep them out.
+        """
         counted: set[str | None] = request.scope.setdefault(_COUNTED, set())
         if user in counted:
             return

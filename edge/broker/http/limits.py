@@ -167,10 +167,10 @@ API_USER_BURST: Final = 500
 """Requests to the API that a user may send at once after a pause: ten pages that open at the same time."""
 
 API_ADDRESS_PER_S: Final = 500.0
-"""Requests to the API a second from one remote address, with and without a user. A proxy has those of all people."""
+"""Requests to the API a second from one remote address without valid credentials. A proxy has those of all people."""
 
 API_ADDRESS_BURST: Final = 5_000
-"""Requests to the API from one remote address at once after a pause."""
+"""Requests to the API without valid credentials from one remote address at once after a pause."""
 
 API_RATES_MAX: Final = 4_096
 """Users, and addresses, of which the rate is known, 200 bytes each; the one that has paused for longest is dropped."""

@@ -62,9 +62,9 @@ class ApiRates:
         self._addresses = RequestRates(ADDRESS_LIMIT)
 
     def check_address(self, path: str, address: str, now: float) -> None:
-        """Count a request from an address, before its user is known. Raises RequestRefused."""
+        """Count a request without valid credentials from an address. Raises RequestRefused."""
         if _is_limited(path):
-            why = f"more than {ADDRESS_LIMIT.per_s:g} requests a second from {address}"
+            why = f"more than {ADDRESS_LIMIT.per_s:g} requests a second without valid credentials from {address}"
             _require(self._addresses.take(address, now), why)
 
     def check_user(self, path: str, user: str, now: float) -> None:
