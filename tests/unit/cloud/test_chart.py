@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from cloud.hub.configuration import parse
+from edge.broker.http.oidc_api import CALLBACK
 from tests.support.exposed_metrics import exposed_metrics
 from tests.support.helm import CHART, EVERYTHING, SMALLEST, render, run_helm
 
@@ -190,6 +191,43 @@ class TestRendered:
         assert parse(only(resources, "ConfigMap")["data"]["hub.yaml"].encode(), "hub.yaml").drain_seconds == 45
         assert spec["terminationGracePeriodSeconds"] == 7 + 45 + 30
         assert spec["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+
+    def test_issuer_accepts_every_host_of_the_console(self, tmp_path: Path) -> None:
+        hosts = {"ingress": {"host": "console.example"}, "httpRoute": {"host": "route.example"}}
+        realm = only(render(merged(EVERYTHING, {"console": hosts}), tmp_path), "KeycloakRealmImport")["spec"]["realm"]
+        [client] = realm["clients"]
+        names = ("hub.example", "console.example", "route.example")
+        assert client["redirectUris"] == [f"https://{name}{CALLBACK}" for name in names]
+        pages = client["attributes"]["post.logout.redirect.uris"]
+        assert pages.split("##") == [f"https://{name}/" for name in names]
+        off = merged(EVERYTHING, {"console": {"ingress": {"enabled": False, "host": "console.example"}}})
+        [client] = only(render(off, tmp_path), "KeycloakRealmImport")["spec"]["realm"]["clients"]
+        assert client["redirectUris"] == [f"https://hub.example{CALLBACK}"]
+
+    @pytest.mark.parametrize(
+        ("more", "ports"),
+        [
+            ({}, [5432, 6432, 443, 9000, 587, 465]),
+            ({"receiverPorts": [443, 8443]}, [5432, 6432, 443, 9000, 8443]),
+            ({"receiverPorts": []}, [5432, 6432, 443, 9000]),
+            ({"egress": [{"ports": [{"port": 5432, "protocol": "TCP"}]}]}, [5432]),
+        ],
+        ids=str,
+    )
+    def test_notifications_get_out(self, more: dict[str, Any], ports: list[int], tmp_path: Path) -> None:
+        _, rule = only(render(merged(SMALLEST, {"networkPolicy": more}), tmp_path), "NetworkPolicy")["spec"]["egress"]
+        assert [each["port"] for each in rule["ports"]] == ports
+
+    def test_browser_stays_at_one_replica(self, tmp_path: Path) -> None:
+        cookie = {"type": "Cookie", "sessionName": "waypost-hub"}
+        more = {"console": {"httpRoute": {"sessionPersistence": cookie}}, "service": {"sessionAffinity": "ClientIP"}}
+        resources = render(merged(EVERYTHING, more), tmp_path)
+        [rule] = only(resources, "HTTPRoute")["spec"]["rules"]
+        assert rule["sessionPersistence"] == cookie
+        annotations = only(resources, "Ingress")["metadata"]["annotations"]
+        assert annotations["nginx.ingress.kubernetes.io/affinity"] == "cookie"
+        services = [each["spec"] for each in resources if each["kind"] == "Service"]
+        assert [each["sessionAffinity"] for each in services] == ["ClientIP", "ClientIP"]
 
     def test_pods_restart_with_a_changed_configuration(self, tmp_path: Path) -> None:
         def checksum(values: dict[str, Any]) -> str:

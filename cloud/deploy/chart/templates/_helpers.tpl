@@ -105,3 +105,23 @@ capabilities: {drop: [ALL]}
 - {name: amqps, containerPort: 5671}
 - {name: https, containerPort: 8443}
 {{- end -}}
+
+{{/* Names under which browsers reach the console, as JSON. */}}
+{{- define "waypost-hub.consoleHosts" -}}
+{{- $hosts := .Values.names -}}
+{{- range list .Values.console.ingress .Values.console.httpRoute -}}
+{{- if and .enabled .host -}}
+{{- $hosts = append $hosts .host -}}
+{{- end -}}
+{{- end -}}
+{{- $hosts | uniq | toJson -}}
+{{- end -}}
+
+{{/* Pages to which Keycloak may go after a sign-out, as it separates them. */}}
+{{- define "waypost-hub.signOutPages" -}}
+{{- $pages := list -}}
+{{- range . -}}
+{{- $pages = append $pages (printf "https://%s/" .) -}}
+{{- end -}}
+{{- join "##" $pages -}}
+{{- end -}}
