@@ -8,8 +8,9 @@ and a hub that was restarted give it too; answers with a secret are not. Command
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -82,7 +83,8 @@ class IdempotentRequests:
         kept = await self._begin(mine, digest)
         if kept is not None:
             return _kept_answer(kept, digest, self._now_us())
-        await self._app(_plain(scope), _again(body, receive), captured.send)
+        async with self._renewed(mine):
+            await self._app(_plain(scope), _again(body, receive), captured.send)
         await self._end(mine, captured, secret=bool(scope.get(NOT_STORED)))
         return captured
 
@@ -91,17 +93,35 @@ class IdempotentRequests:
         try:
             return await self._committer.read(lambda registry: registry.request_keys.begin(mine, digest, now_us))
         except TooManyKeys as why:
-            raise RequestRefused(429, str(why), next_step="repeat requests with their own key only") from None
+            step = "give a key to changes that you may have to repeat, and to no others"
+            raise RequestRefused(429, str(why), {"Retry-After": str(why.wait_s)}, next_step=step) from None
+
+    @contextlib.asynccontextmanager
+    async def _renewed(self, mine: RequestKey) -> AsyncIterator[None]:
+        """Keep a request known as being done, however long it takes."""
+        task = asyncio.get_running_loop().create_task(self._renew(mine), name="idempotency key")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _renew(self, mine: RequestKey) -> None:
+        while True:
+            await asyncio.sleep(REQUEST_IN_PROGRESS_S / 3)
+            with contextlib.suppress(RegistryError):
+                await self._committer.read(lambda registry: registry.request_keys.renew(mine, self._now_us()))
 
     async def _end(self, mine: RequestKey, captured: _CapturedAnswer, *, secret: bool) -> None:
-        """Store an answer; after a failure the outcome stays unknown."""
+        """Store an answer. After a failure of the hub the outcome is unknown: it may have come after the change."""
         status, body = captured.status, captured.body
-        kept = None if secret or len(body) > REQUEST_ANSWER_BYTES_MAX else body
+        kept = None if secret or status >= 500 or len(body) > REQUEST_ANSWER_BYTES_MAX else body
         try:
-            if status < 400:
-                await self._committer.read(lambda registry: registry.request_keys.finish(mine, status, kept))
-            elif status < 500:
+            if 400 <= status < 500:
                 await self._committer.read(lambda registry: registry.request_keys.forget(mine))
+            else:
+                await self._committer.read(lambda registry: registry.request_keys.finish(mine, status, kept))
         except RegistryError:
             return  # the request was done, so its answer is sent
 
@@ -144,10 +164,11 @@ def _kept_answer(kept: KeptRequest, digest: str, now_us: int) -> Response:
         )
     if kept.status is None and now_us - kept.at < REQUEST_IN_PROGRESS_S * 1_000_000:
         raise RequestRefused(409, "this request is being done", next_step="wait some seconds, then repeat it")
-    if kept.status is None:
+    if kept.status is None or kept.status >= 500:
+        why = "the hub was stopped before its answer" if kept.status is None else f"it failed (status {kept.status})"
         raise RequestRefused(
             409,
-            "this request was begun, and the hub was stopped before its answer",
+            f"this request was begun, and {why}",
             code="outcome-unknown",
             next_step="look whether it was done; if not, send it with a new key",
         )

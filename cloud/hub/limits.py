@@ -295,6 +295,10 @@ FILES_BESIDE_CONNECTIONS = 1_024
 REQUEST_KEYS_KEPT_S = 86_400.0
 """Time that idempotency keys of requests are kept: a client that repeats one does so within hours."""
 
+REQUEST_KEYS_KEPT_S_MIN = 3_600.0
+"""Time that a key with an answer is kept where a user or tenant has as many as it may: a client repeats a request that
+got no answer within minutes."""
+
 REQUEST_KEYS_OF_ONE_MAX = 1_000
 """Idempotency keys of one user that are kept: one for each minute and a half of a day, some 2 MiB of answers."""
 
@@ -314,7 +318,8 @@ REQUEST_ANSWER_BYTES_MAX = 16 * 1024
 """Bytes of an answer that is stored under its key: 50 versions of configurations."""
 
 REQUEST_IN_PROGRESS_S = 60.0
-"""Age up to which a request without an answer is being done; then its hub was stopped."""
+"""Age up to which a request without an answer is being done; then its hub was stopped. A hub renews it three times as
+often."""
 
 AUDIT_KEPT_S = 400 * 86_400
 """Time that lines of the audit are kept: a year, and a month for its review."""

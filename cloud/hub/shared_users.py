@@ -27,6 +27,7 @@ from edge.broker.security.credentials import (
     CredentialsError,
     CredentialSnapshot,
     CredentialStore,
+    CredentialsUnavailable,
     CredentialUser,
 )
 from edge.output.logs import describe_error
@@ -76,7 +77,7 @@ class SharedUsers:
         """Run `change` on the registry's thread, and apply the users after it. Raises `CredentialsError`."""
         store = self._store
         if store is None:
-            raise CredentialsError("the hub is starting or stopping; try again in some seconds")
+            raise CredentialsUnavailable("the hub is starting or stopping; try again in some seconds")
         await asyncio.get_running_loop().run_in_executor(self._executor, change, store)
         await self._reload()
 

@@ -44,7 +44,9 @@ from edge.broker.security.credentials import (
     CredentialsError,
     CredentialSnapshot,
     CredentialStore,
+    CredentialsUnavailable,
     CredentialUser,
+    UserChanged,
     generated_password,
 )
 from edge.broker.security.followed_users import FollowedUsers
@@ -62,7 +64,16 @@ from edge.broker.security.user_changes import (
 )
 
 USERS: Final = "/api/v1/users"
-answered: Final = answering({UserNotFound: 404, UserExists: 409, UserByResource: 409, CredentialsError: 400})
+answered: Final = answering(
+    {
+        UserNotFound: 404,
+        UserExists: 409,
+        UserByResource: 409,
+        UserChanged: 409,
+        CredentialsUnavailable: 503,
+        CredentialsError: 400,
+    }
+)
 _TEXT_CHARACTERS_MAX: Final = 100
 
 Rights = Annotated[list[str], msgspec.Meta(max_length=RULES_PER_USER_MAX)]

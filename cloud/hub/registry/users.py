@@ -18,7 +18,13 @@ from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import user_revisions, users
 from cloud.lake.faults import RegistryError
-from edge.broker.security.credentials import CredentialsError, CredentialSnapshot, CredentialUser
+from edge.broker.security.credentials import (
+    CredentialsError,
+    CredentialSnapshot,
+    CredentialsUnavailable,
+    CredentialUser,
+    UserChanged,
+)
 from edge.broker.security.limits import USERS_MAX
 
 T = TypeVar("T")
@@ -72,9 +78,9 @@ class RegistryUsers:
             for name, document in documents.items():
                 there = tx.execute(sa.select(users.c.document).where(users.c.name == name)).scalar()
                 if new and there is not None:
-                    raise CredentialsError(f"user {name} exists already")
+                    raise UserChanged(f"user {name} exists already")
                 if not new and (there is None or there != self._loaded.get(name)):
-                    raise CredentialsError(f"user {name} was changed at the same time; look at it, and try again")
+                    raise UserChanged(f"user {name} was changed at the same time; look at it, and try again")
                 tx.execute(users.delete().where(users.c.name == name))
                 tx.execute(users.insert().values(name=name, document=document))
             if (tx.execute(sa.select(sa.func.count()).select_from(users)).scalar() or 0) > USERS_MAX:
@@ -112,7 +118,7 @@ class RegistryUsers:
         try:
             return self._database.transaction(work)
         except RegistryError as error:
-            raise CredentialsError(str(error)) from error
+            raise CredentialsUnavailable(str(error)) from error
         except msgspec.MsgspecError as error:
             raise CredentialsError(f"a user in the registry cannot be read: {error}") from error
 

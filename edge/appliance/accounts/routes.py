@@ -52,7 +52,9 @@ from edge.broker.security.credentials import (
     CredentialFile,
     CredentialsError,
     CredentialSnapshot,
+    CredentialsUnavailable,
     CredentialUser,
+    UserChanged,
     generated_password,
 )
 from edge.broker.security.followed_users import FollowedUsers
@@ -195,6 +197,10 @@ class _Users:
             raise RequestRefused(
                 409, str(why), code="user-of-configuration", next_step="change that with `waypost apply`"
             ) from None
+        except UserChanged as why:
+            raise RequestRefused(409, str(why)) from None
+        except CredentialsUnavailable as why:
+            raise RequestRefused(503, str(why)) from None
         except CredentialsError as why:
             raise RequestRefused(400, str(why)) from None
 

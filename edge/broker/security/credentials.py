@@ -63,6 +63,14 @@ class CredentialsError(Exception):
     """The file cannot be used, or a change is not possible. The message says why and contains no secret."""
 
 
+class CredentialsUnavailable(CredentialsError):
+    """The place of the users failed; a change may have been made."""
+
+
+class UserChanged(CredentialsError):
+    """The user was added, changed or removed at the same time."""
+
+
 class CredentialsDamaged(CredentialsError):
     """The file is damaged or is not a credential file."""
 
@@ -272,7 +280,7 @@ class CredentialFile:
             finally:
                 self._connection.execute("COMMIT")
         except (sqlite3.Error, msgspec.MsgspecError) as why:
-            raise CredentialsError(f"cannot read {self.path}: {why}") from why
+            raise CredentialsUnavailable(f"cannot read {self.path}: {why}") from why
         return CredentialSnapshot(users, key)
 
     def put(self, users: Iterable[CredentialUser], *, new: bool = False) -> None:
@@ -286,7 +294,7 @@ class CredentialFile:
                 if count > USERS_MAX:
                     raise CredentialsError(f"there can be at most {USERS_MAX} users")
         except sqlite3.Error as why:
-            raise CredentialsError(f"cannot write {self.path}: {why}") from why
+            raise CredentialsUnavailable(f"cannot write {self.path}: {why}") from why
 
     def remove(self, names: Iterable[str]) -> list[str]:
         """Remove users; return the names that existed. Raises CredentialsError."""
@@ -299,7 +307,7 @@ class CredentialFile:
                     if self._connection.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount
                 ]
         except sqlite3.Error as why:
-            raise CredentialsError(f"cannot write {self.path}: {why}") from why
+            raise CredentialsUnavailable(f"cannot write {self.path}: {why}") from why
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -330,7 +338,7 @@ class CredentialFile:
         execute = self._connection.execute
         gone = execute("DELETE FROM users WHERE name = ?", (user.name,)).rowcount
         if gone and new:
-            raise CredentialsError(f"user {user.name} exists already")
+            raise UserChanged(f"user {user.name} exists already")
         rules = msgspec.json.encode(user.rules)
         execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", (user.name, user.origin, user.salt, user.iterations, rules))
         self._connection.executemany(
