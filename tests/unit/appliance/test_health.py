@@ -63,7 +63,9 @@ class Gateway:
             gate=self.gate,
             refusals=RefusalJournal(),
         )
-        self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), ledger=SimpleNamespace(entered={}))
+        self.store: Any = SimpleNamespace(
+            medium=SimpleNamespace(problems=[], device=None), ledger=SimpleNamespace(entered={})
+        )
         self.users: str | None = None
         self.renewal: str | None = None
         self.clock: Any = _Clock()
