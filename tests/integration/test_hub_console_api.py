@@ -53,6 +53,7 @@ def plan(operator: HubOperator, selector: str, body: bytes) -> dict[str, Any]:
 
 
 VALUES = {
+    "tenant": "default",
     "name": "hall",
     "gateway": "hall",
     "id": "00",
