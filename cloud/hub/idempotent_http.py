@@ -73,6 +73,7 @@ class IdempotentRequests:
             raise RequestRefused(
                 400, f"an idempotency key has 1 to {IDEMPOTENCY_KEY_CHARACTERS_MAX} printable characters"
             )
+        await self._access.recover_session(Request(scope))  # the application does that for requests without a key
         async with self._access.admitted(Request(scope)) as (grant, _):
             user = grant.user if grant is not None else ""
         mine, body = RequestKey(user, key, tenant_of_user(user)), await _read(receive)
