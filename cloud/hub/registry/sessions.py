@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from cloud.hub.limits import HUB_SESSIONS_MAX
 from cloud.hub.peers import tenant_of_user
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import PARAMETERS_MAX, sessions
 from cloud.lake.faults import RegistryError
@@ -43,13 +44,15 @@ class RegistrySessions:
             self._database = open_registry(url).database
         except RegistryError as error:
             raise ArchiveFailed(str(error)) from error
+        self._reading = Database(url, reading=True)
+        """Looks up what anybody shows, without the lock that landings need."""
 
     def all(self) -> list[KeptSession]:
-        return [_kept(row) for row in self._run(lambda tx: tx.execute(sa.select(*_KEPT)).all())]
+        return [_kept(row) for row in self._read(lambda tx: tx.execute(sa.select(*_KEPT)).all())]
 
     def find(self, key: bytes) -> KeptSession | None:
         query = sa.select(*_KEPT).where(sessions.c.key == key.hex())
-        row = self._run(lambda tx: tx.execute(query).first())
+        row = self._read(lambda tx: tx.execute(query).first())
         return None if row is None else _kept(row)
 
     def add(self, kept: KeptSession) -> list[bytes]:
@@ -110,7 +113,14 @@ class RegistrySessions:
         return self._run(work)
 
     def close(self) -> None:
+        self._reading.close()
         self._database.close()
+
+    def _read(self, work: Callable[[sa.Connection], T]) -> T:
+        try:
+            return self._reading.transaction(work)
+        except RegistryError as error:
+            raise ArchiveFailed(str(error)) from error
 
     def _run(self, work: Callable[[sa.Connection], T]) -> T:
         try:

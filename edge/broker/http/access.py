@@ -14,6 +14,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,7 +37,9 @@ from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import PersonSignIn
 from edge.broker.security.site import is_loopback, same_origin
-from edge.output.text import word
+from edge.output.text import line, word
+
+log = logging.getLogger(__name__)
 
 SIGN_IN: Final = "/api/v1/session"
 """Path of sign-ins."""
@@ -231,11 +234,19 @@ class HttpAccess:
         token = self.cookie.token(request)
         if self.keeper is None or token is None or self.open or "authorization" in request.headers:
             return
+        signs_in = request.method not in READS and request.url.path == SIGN_IN
         try:
+            if self.keeper.needs_lookup(token):
+                self._rates.check_lookup(remote_host(request), self.clock())
             await self.keeper.recover(token)
+        except RequestRefused:
+            if not signs_in:
+                raise
         except ArchiveFailed as error:
-            if request.method in READS or request.url.path != SIGN_IN:
-                raise RequestRefused(503, f"your session cannot be looked up: {error}") from None
+            if not signs_in:  # the reason is for the log: anybody can send a cookie
+                log.debug("a session cannot be looked up: %s", line(str(error)))
+                what = "your session cannot be looked up now"
+                raise RequestRefused(503, what, next_step="try again in some seconds") from None
 
     async def open_session(self, proven: VerifiedIdentity, *, stays: bool) -> OpenedSession | None:
         """Open a session of a verified user. Return None if the user has changed since."""

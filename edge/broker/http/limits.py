@@ -107,6 +107,24 @@ SESSION_KEEP_S: Final = 60.0
 SESSION_CHECK_S: Final = 5.0
 """Seconds after which a node looks whether another one has ended a session: one row by its key."""
 
+SESSION_CHECK_S_MAX: Final = 1.0
+"""Seconds for which a page waits for that look. It goes on without it: the registry may be silent."""
+
+SESSION_LOOKUP_S_MAX: Final = 3.0
+"""Seconds for which a page waits until an unknown token is looked up, which it cannot do without."""
+
+SESSION_ASKS_MAX: Final = 256
+"""Questions that wait for the archive of sessions, some milliseconds each: sign-ins of a change of shift."""
+
+SESSION_UNKNOWN_S: Final = 5.0
+"""Seconds for which a token that was not found is not looked up again; a browser has none before it is kept."""
+
+SESSION_LOOKUPS_PER_S: Final = 50
+"""Unknown tokens from one address that are looked up in a second: 2 % of the time of a thread."""
+
+SESSION_LOOKUPS_BURST: Final = 1_000
+"""The same after a pause: the people of a hub that has stopped come at once, behind one proxy."""
+
 SESSION_LOOKUPS_MAX: Final = 64
 """Unknown tokens that are looked up at once, some milliseconds each. Anybody can make one up."""
 

@@ -12,6 +12,8 @@ from edge.broker.http.limits import (
     API_RATES_MAX,
     API_USER_BURST,
     API_USER_PER_S,
+    SESSION_LOOKUPS_BURST,
+    SESSION_LOOKUPS_PER_S,
 )
 from edge.broker.http.refusal import RequestRefused
 
@@ -29,6 +31,7 @@ class RateLimit(NamedTuple):
 
 USER_LIMIT: Final = RateLimit(API_USER_PER_S, API_USER_BURST)
 ADDRESS_LIMIT: Final = RateLimit(API_ADDRESS_PER_S, API_ADDRESS_BURST)
+LOOKUP_LIMIT: Final = RateLimit(SESSION_LOOKUPS_PER_S, SESSION_LOOKUPS_BURST)
 
 
 class RequestRates:
@@ -60,6 +63,7 @@ class ApiRates:
     def __init__(self) -> None:
         self._users = RequestRates(USER_LIMIT)
         self._addresses = RequestRates(ADDRESS_LIMIT)
+        self._lookups = RequestRates(LOOKUP_LIMIT)
 
     def check_address(self, path: str, address: str, now: float) -> None:
         """Count a request without valid credentials from an address. Raises RequestRefused."""
@@ -71,6 +75,11 @@ class ApiRates:
         """Count a request of a user. Raises RequestRefused."""
         if _is_limited(path):
             _require(self._users.take(user, now), f"more than {USER_LIMIT.per_s:g} requests a second of {user}")
+
+    def check_lookup(self, address: str, now: float) -> None:
+        """Count an unknown session from an address, on any path. Raises RequestRefused."""
+        why = f"more than {LOOKUP_LIMIT.per_s:g} unknown sessions a second from {address}"
+        _require(self._lookups.take(address, now), why)
 
 
 def _is_limited(path: str) -> bool:

@@ -7,9 +7,10 @@ revoked ──► table, archive a moment later          every 5 s of use, if sh
 ```
 
 The archive blocks, so it is opened and used in a thread. While it cannot be used, people sign in and work as before;
-their sessions end with the process. A sign-out is answered when it is durable. A restored session has the rights that
-its user has now, and is not restored if the user, its password or the issuer has changed: a revocation that was not
-written any more before a power cut is not undone.
+their sessions end with the process. A silent one is asked seldom: one check at a time, none for some seconds after a
+failure, and what waits behind a failed question fails with it. A sign-out is answered when it is durable. A restored
+session has the rights that its user has now, and is not restored if the user, its password or the issuer has changed: a
+revocation that was not written any more before a power cut is not undone.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge.broker.http.limits import (
+    SESSION_ASKS_MAX,
     SESSION_CHECK_S,
+    SESSION_CHECK_S_MAX,
     SESSION_KEEP_S,
     SESSION_LIFE_S,
+    SESSION_LOOKUP_S_MAX,
     SESSION_LOOKUPS_MAX,
     SESSION_TOUCHES,
+    SESSION_UNKNOWN_S,
     SESSIONS_ENDED_KEPT_MAX,
 )
 from edge.broker.http.refusal import RequestRefused
@@ -106,6 +111,15 @@ class SessionKeeper:
         """Ended keys that the archive may still have."""
         self._lookups: dict[bytes, asyncio.Task[None]] = {}
         """Lookups of unknown sessions in progress: a page sends several requests at once."""
+        self._strangers: dict[bytes, float] = {}
+        """Keys that the archive does not have, and when that was seen (monotonic); the oldest first."""
+        self._checking: asyncio.Task[None] | None = None
+        """Check in progress, of one session."""
+        self._resume_at = float("-inf")
+        """When the archive is looked at again after a failure (monotonic)."""
+        self._asks = 0
+        self._failures = 0
+        """Questions that wait for the archive or are answered by it, and those that failed."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -144,7 +158,7 @@ class SessionKeeper:
         that fails knows no session: its people sign in again.
         """
         if self._loading is not None and not self._loading.done():
-            await asyncio.wait([self._loading])
+            await asyncio.wait([self._loading], timeout=SESSION_LOOKUP_S_MAX)
         key = key_of(token)
         session = self._sessions.of_key(key)
         if session is None:
@@ -158,6 +172,11 @@ class SessionKeeper:
             await self._check(session)
         if session is not None:
             self._remember(session, token)
+
+    def needs_lookup(self, token: str) -> bool:
+        """Return True if `recover` would ask the archive for a session that is unknown here."""
+        key = key_of(token)
+        return self._sessions.of_key(key) is None and not self._is_known_stranger(key)
 
     async def opened(self, session: BrowserSession, token: str, kept: KeptSession) -> None:
         """Keep a new session. If that fails it lives as long as the process."""
@@ -239,19 +258,39 @@ class SessionKeeper:
 
     async def _look_up(self, key: bytes, token: str) -> None:
         """Restore the session of a token if it is kept. Raises `ArchiveFailed`."""
-        if key in self._ended:
+        if self._is_known_stranger(key):
             return
         lookup = self._lookups.get(key)
         if lookup is None:
+            if self._clock() < self._resume_at:
+                raise ArchiveFailed(self.trouble or "the archive is silent; try again in some seconds")
             if len(self._lookups) >= SESSION_LOOKUPS_MAX:
                 raise ArchiveFailed("too many requests with unknown sessions; try again in a moment")
             lookup = self._lookups[key] = asyncio.get_running_loop().create_task(self._looked_up(key, token))
             lookup.add_done_callback(lambda _: self._lookups.pop(key, None))
-        await asyncio.shield(lookup)
+        try:
+            async with asyncio.timeout(SESSION_LOOKUP_S_MAX):
+                await asyncio.shield(lookup)
+        except TimeoutError:
+            raise ArchiveFailed("the archive is silent; try again in some seconds") from None
+
+    def _is_known_stranger(self, key: bytes) -> bool:
+        seen_at = self._strangers.get(key)
+        return key in self._ended or (seen_at is not None and self._clock() - seen_at < SESSION_UNKNOWN_S)
+
+    def _pause(self) -> None:
+        """Ask the archive only what has to be asked, for some seconds."""
+        self._resume_at = self._clock() + SESSION_CHECK_S
 
     async def _looked_up(self, key: bytes, token: str) -> None:
         kept = await self._ask(lambda archive: archive.find(key))
-        if kept is not None and kept.sealed and kept.has_expired(self._utc_s()):
+        if kept is None:
+            self._strangers.pop(key, None)
+            self._strangers[key] = self._clock()
+            if len(self._strangers) > SESSIONS_ENDED_KEPT_MAX:
+                del self._strangers[next(iter(self._strangers))]
+            return
+        if kept.sealed and kept.has_expired(self._utc_s()):
             kept = await self._renew_expired(kept, token)
         if kept is not None:
             self._restore(kept)
@@ -289,9 +328,22 @@ class SessionKeeper:
         known, archive = self._known.get(session.key), self._archive
         if known is None or archive is None or not archive.shared:
             return
-        if self._clock() - known.checked_at < SESSION_CHECK_S:
+        now = self._clock()
+        if now - known.checked_at < SESSION_CHECK_S or now < self._resume_at or self._checking is not None:
             return
-        self._known[session.key] = known._replace(checked_at=self._clock())  # other requests do not look too
+        self._known[session.key] = known._replace(checked_at=now)  # other requests do not look too
+        self._checking = asyncio.get_running_loop().create_task(self._checked(session))
+        self._checking.add_done_callback(self._forget_check)
+        _, silent = await asyncio.wait([self._checking], timeout=SESSION_CHECK_S_MAX)
+        if silent:
+            self._pause()
+
+    def _forget_check(self, task: asyncio.Task[None]) -> None:
+        self._checking = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the check of a session failed with an internal error", exc_info=error)
+
+    async def _checked(self, session: BrowserSession) -> None:
         try:
             kept = await self._ask(lambda opened: opened.find(session.key))
         except ArchiveFailed:
@@ -389,21 +441,37 @@ class SessionKeeper:
         return asyncio.shield(self._asked(work))
 
     async def _asked(self, work: Callable[[SessionArchive], T]) -> T:
-        def run() -> T:
-            if self._archive is None:
-                self._archive = self._open_archive()
-            return work(self._archive)
+        failures = self._failures
 
+        def run() -> T:
+            if self._failures != failures:  # it would block as long as the one before it
+                raise ArchiveFailed(self.trouble or "the archive has just failed; try again in some seconds")
+            try:
+                if self._archive is None:
+                    self._archive = self._open_archive()
+                return work(self._archive)
+            except ArchiveFailed:
+                self._failures += 1
+                raise
+
+        if self._asks >= SESSION_ASKS_MAX:
+            raise ArchiveFailed("too many sessions change at once; try again in some seconds")
         try:
             future = asyncio.get_running_loop().run_in_executor(self._executor, run)
         except RuntimeError as error:  # the executor was shut down
             raise ArchiveFailed("the node stops; try again in some seconds") from error
+        self._asks += 1
         try:
             result = await future
         except ArchiveFailed as error:
+            if self.trouble is None:
+                log.warning("sessions are not kept: %s", line(str(error)))
             self.trouble = str(error)
+            self._pause()
             raise
-        self.trouble = None
+        finally:
+            self._asks -= 1
+        self.trouble, self._resume_at = None, float("-inf")
         return result
 
     def _close_archive(self) -> None:

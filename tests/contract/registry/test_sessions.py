@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.dialects import BUSY_S
 from cloud.hub.registry.sessions import RegistrySessions
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_LIFE_S, SESSION_RENEWAL_S, SESSION_STAY_S
 from edge.broker.http.session_archive import BY_PASSWORD, KeptSession
@@ -98,6 +102,23 @@ def test_those_that_are_over_are_deleted(archive: RegistrySessions, clock: Clock
     clock.now_s += SESSION_STAY_S
     archive.touch({})
     assert archive.all() == []
+
+
+def test_lookup_waits_for_no_landing(archive: RegistrySessions, place: Place) -> None:
+    given = session("one")
+    archive.add(given)
+    landing = Database(place.url)
+
+    def work(tx: sa.Connection) -> None:
+        tx.execute(sa.text("DELETE FROM sessions WHERE key = 'none'"))
+        assert archive.find(given.key) == given
+        assert archive.find(sha256(b"made up").digest()) is None
+        assert archive.all() == [given]
+
+    started = time.monotonic()
+    landing.transaction(work)
+    landing.close()
+    assert time.monotonic() - started < BUSY_S, "it did not wait for the lock"
 
 
 def test_one_hub_renews_a_token(archive: RegistrySessions) -> None:

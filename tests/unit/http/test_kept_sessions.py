@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import stat
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edge.broker.configuration import AuthenticationMode
-from edge.broker.http import session_file
+from edge.broker.http import rates, session_file, session_keeper
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import application, needing
 from edge.broker.http.guard import Guard
@@ -27,11 +28,20 @@ from edge.broker.http.limits import (
     SESSION_LIFE_S,
     SESSION_STAY_S,
     SESSION_TOUCHES,
+    SESSION_UNKNOWN_S,
     SESSIONS_OF_ONE_MAX,
 )
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.http.session_api import session_routes
-from edge.broker.http.session_archive import ArchiveFailed, IssuerMemory, SessionArchive, seal, sealing_key, unseal
+from edge.broker.http.session_archive import (
+    ArchiveFailed,
+    IssuerMemory,
+    KeptSession,
+    SessionArchive,
+    seal,
+    sealing_key,
+    unseal,
+)
 from edge.broker.http.session_cookie import SessionCookie
 from edge.broker.http.session_file import FILE, SessionFile
 from edge.broker.http.session_keeper import SessionKeeper
@@ -121,6 +131,7 @@ class Node:
             *session_routes(self.access, utc_s=world.utc_s),
             HttpRoute("/view", needing(self.access.require_view)(self._answer), methods=PURE),
             HttpRoute("/change", needing(self.access.require_manage)(self._answer), methods=("POST",)),
+            HttpRoute("/api/v1/change", needing(self.access.require_manage)(self._answer), methods=("POST",)),
         ]
         self.app = Guard(application(routes, self.access), Site(["gw"], exposed=True), lambda: True)
 
@@ -150,8 +161,8 @@ class Node:
         async with self.browser(jar) as browser:
             return (await browser.request(method, path, headers=PAGE)).status_code
 
-    def show(self, token: str) -> None:
-        """Let the browser of the world show a token."""
+    def show(self, token: str, jar: httpx.Cookies | None = None) -> None:
+        """Let a browser show a token: the one of the world unless given."""
         scope = {
             "type": "http",
             "headers": [],
@@ -160,7 +171,7 @@ class Node:
             "query_string": b"",
             "server": ("gw", 80),
         }
-        self.world.jar.set(self.access.cookie.name(Request(scope)), token)
+        (self.world.jar if jar is None else jar).set(self.access.cookie.name(Request(scope)), token)
 
     async def settle(self) -> None:
         """Let the keeper write what it has to."""
@@ -422,6 +433,161 @@ class TestSeveralNodes:
                 assert await first.look() == 200, "known here"
                 assert await second.look() == 503
                 assert (await second.sign_in(jar=httpx.Cookies(world.jar))).status_code == 200
+
+        run(tmp_path, test)
+
+
+class SilentArchive(SessionFile):
+    """Archive of several nodes that answers its thread only when it is let."""
+
+    shared = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.data, world.utc_s)
+        self.free = threading.Event()
+        self.free.set()
+        self.fails = False
+        self.found = 0
+        world.archive = lambda: self
+
+    def find(self, key: bytes) -> KeptSession | None:
+        self.found += 1
+        assert self.free.wait(10)
+        if self.fails:
+            raise ArchiveFailed("postgresql://waypost@db.internal cannot be reached")
+        return super().find(key)
+
+
+class TestSilentArchive:
+    """An archive that does not answer takes the console from nobody; strangers do not reach it often."""
+
+    def test_pages_go_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session_keeper, "SESSION_CHECK_S_MAX", 0.01)
+
+        async def test(world: World) -> None:
+            archive, jars = SilentArchive(world), [httpx.Cookies() for _ in range(3)]
+            async with Node(world) as node:
+                for jar in jars:
+                    await node.sign_in(jar=jar)
+                world.now_s += SESSION_CHECK_S
+                archive.free.clear()
+                for _ in range(3):
+                    assert await asyncio.gather(*(node.look(jar) for jar in jars)) == [200] * 3
+                    world.now_s += SESSION_CHECK_S
+                assert archive.found == 1, "one question at a time"
+                archive.fails = True
+                archive.free.set()
+                while node.keeper.trouble is None:
+                    await asyncio.sleep(0.001)
+                assert await node.look(jars[1]) == 200
+                assert archive.found == 1, "it is left alone after a failure"
+                archive.fails = False
+                world.now_s += SESSION_CHECK_S
+                assert await node.look(jars[1]) == 200
+                assert archive.found == 2
+
+        run(tmp_path, test)
+
+    def test_what_waits_behind_a_failure_fails_with_it(self, tmp_path: Path) -> None:
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                await node.sign_in()
+                archive.free.clear()
+                archive.fails = True
+                jars = [httpx.Cookies() for _ in range(8)]
+                for number, jar in enumerate(jars):
+                    node.show(f"made up {number}", jar)
+                asked = [asyncio.create_task(node.look(jar)) for jar in jars]
+                while not archive.found:
+                    await asyncio.sleep(0.001)
+                archive.free.set()
+                assert await asyncio.gather(*asked) == [503] * 8
+                assert archive.found == 1
+                assert await node.look(jars[0]) == 503
+                assert archive.found == 1, "no question for some seconds"
+
+        run(tmp_path, test)
+
+    def test_page_waits_so_long_for_a_lookup(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session_keeper, "SESSION_LOOKUP_S_MAX", 0.01)
+
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                await node.sign_in()
+                archive.free.clear()
+                node.show("made up", stranger := httpx.Cookies())
+                assert await node.look(stranger) == 503
+                archive.free.set()
+
+        run(tmp_path, test)
+
+    def test_asks_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(session_keeper, "SESSION_ASKS_MAX", 1)
+
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                await node.sign_in()
+                [session] = node.access.sessions
+                archive.free.clear()
+                node.show("made up", stranger := httpx.Cookies())
+                asked = asyncio.create_task(node.look(stranger))
+                while not archive.found:
+                    await asyncio.sleep(0.001)
+                with pytest.raises(ArchiveFailed, match="too many sessions change at once"):
+                    await node.keeper.end(session)
+                assert session not in node.access.sessions
+                archive.free.set()
+                assert await asked == 401
+
+        run(tmp_path, test)
+
+    def test_unknown_session_is_looked_up_once_in_some_seconds(self, tmp_path: Path) -> None:
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                node.show("made up")
+                for _ in range(3):
+                    assert await node.look() == 401
+                assert archive.found == 1
+                world.now_s += SESSION_UNKNOWN_S
+                assert await node.look() == 401
+                assert archive.found == 2
+
+        run(tmp_path, test)
+
+    def test_an_address_has_so_many_unknown_sessions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rates, "LOOKUP_LIMIT", rates.RateLimit(1, 2))
+
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                await node.sign_in(jar=(known := httpx.Cookies()))
+                statuses = []
+                for number in range(4):
+                    node.show(f"made up {number}")
+                    statuses.append(await node.look(path="/"))
+                assert statuses == [401, 401, 429, 429]
+                assert archive.found == 2
+                assert await node.look(known) == 200
+                assert (await node.sign_in(jar=httpx.Cookies(world.jar))).status_code == 200
+
+        run(tmp_path, test)
+
+    def test_strangers_do_not_read_where_the_registry_is(self, tmp_path: Path) -> None:
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                await node.sign_in(jar=httpx.Cookies())
+                archive.fails = True
+                node.show("made up")
+                async with node.browser() as browser:
+                    answer = await browser.get("/view", headers=PAGE)
+                assert answer.status_code == 503
+                assert answer.json()["error"] == "your session cannot be looked up now: try again in some seconds"
+                assert "db.internal" not in answer.text
 
         run(tmp_path, test)
 
