@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from cloud.hub.idempotent_http import KEY, IdempotentRequests
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.http import rates, session_file, session_keeper
 from edge.broker.http.access import HttpAccess
@@ -590,6 +592,33 @@ class TestSilentArchive:
                 assert "db.internal" not in answer.text
 
         run(tmp_path, test)
+
+
+class FreshKeys:
+    """Keys of requests in a registry: no request was sent before."""
+
+    async def read(self, work: Callable[[Any], object]) -> object:
+        return work(SimpleNamespace(request_keys=self))
+
+    def begin(self, *_: object) -> None:
+        return None
+
+    def finish(self, *_: object) -> None:
+        return None
+
+
+def test_change_with_a_key_brings_its_session_back(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        SilentArchive(world)
+        async with Node(world) as first, Node(world) as second:
+            await first.sign_in()
+            app = IdempotentRequests(second.app, cast(Any, FreshKeys()), second.access, lambda: 0)
+            transport = httpx.ASGITransport(app=app, client=("10.0.0.7", 4711))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gw:8080", cookies=world.jar) as browser:
+                answer = await browser.post("/api/v1/change", headers={**PAGE, KEY: "one"})
+            assert answer.status_code == 200, answer.text
+
+    run(tmp_path, test)
 
 
 class TestIssuer:
