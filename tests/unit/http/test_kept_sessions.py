@@ -461,7 +461,7 @@ class SilentArchive(SessionFile):
 
 
 class TestSilentArchive:
-    """An archive that does not answer leaves the console to those who are signed in; strangers do not reach it often."""
+    """A silent archive leaves people who are signed in alone; strangers do not reach it often."""
 
     def test_pages_go_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(session_keeper, "SESSION_CHECK_S_MAX", 0.01)
