@@ -1,6 +1,7 @@
 """Writes the landed messages of each tenant into the registry, twice a minute: messages and bytes of each day (UTC).
 
-A crash loses the amounts of the last half minute; the messages themselves are in the lake.
+A crash loses the amounts of the last half minute; the messages themselves are in the lake. A connection that breaks
+while the amounts are committed lets them count twice, as it is unknown whether they were.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class UsageRecorder:
         self._written: dict[str, TenantAmount] = {}
         """Amounts since the start of the hub that are in the registry, by tenant."""
         self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._writing: asyncio.Task[None] | None = None
+        """Latest write; it is done also if its caller is cancelled, as is its work on the registry's thread."""
 
     def start(self) -> None:
         """Start writing."""
@@ -51,6 +55,14 @@ class UsageRecorder:
 
     async def write(self) -> None:
         """Write the amounts that are not in the registry. They are written later if that fails."""
+        self._writing = asyncio.get_running_loop().create_task(self._write_rest(), name="usage: write")
+        await asyncio.shield(self._writing)
+
+    async def _write_rest(self) -> None:
+        async with self._lock:
+            await self._write_more()
+
+    async def _write_more(self) -> None:
         now = {name: TenantAmount(name, each.rows, each.bytes) for name, each in self._fleet.tenants.items()}
         more = [
             TenantAmount(name, one.messages - before.messages, one.bytes - before.bytes)

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
+from cloud.hub import usage
 from cloud.hub.fleet import FleetState, TenantFigures
 from cloud.hub.registry.usage import TenantAmount
 from cloud.hub.usage import DAY_US, UsageRecorder
@@ -29,6 +32,36 @@ class FailingRegistry:
         if self.fails:
             raise RegistryError("the registry cannot be used: it is away")
         work(self)
+
+
+def test_stop_during_a_write_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "USAGE_WRITE_S", 0.0)
+    fleet, registry = FleetState(), FailingRegistry()
+    figures = fleet.tenants["acme"] = TenantFigures()
+    figures.rows, figures.bytes = 100, 1_000
+
+    async def run() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def on_thread(work: Callable[[Any], None]) -> None:
+            begun.set()
+            await goes_on.wait()
+            await registry.write(work)
+
+        async def write(work: Callable[[Any], None]) -> None:
+            await asyncio.shield(asyncio.get_running_loop().create_task(on_thread(work)))  # a thread is not cancelled
+
+        recorder = UsageRecorder(fleet, cast(Any, write), lambda: 20_000 * DAY_US)
+        recorder.start()
+        await begun.wait()
+        figures.rows, figures.bytes = 101, 1_010
+        closing = asyncio.create_task(recorder.close())
+        await asyncio.sleep(0)
+        goes_on.set()
+        await closing
+
+    asyncio.run(run())
+    assert registry.days == {(20_000, "acme"): (101, 1_010)}
 
 
 def test_each_message_counts_once() -> None:
