@@ -15,6 +15,7 @@ has none to change.
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -62,6 +63,9 @@ from edge.broker.security.user_changes import (
     replace_rights,
     rotate_secret,
 )
+from edge.output.text import line
+
+log = logging.getLogger(__name__)
 
 USERS: Final = "/api/v1/users"
 answered: Final = answering(
@@ -250,7 +254,7 @@ class _HubUsersApi:
 
             await self._change(change)
             if not wanted.overlap_s:
-                await self._access.end_sessions_of(name)
+                await self._end_sessions_of_old_secret(name)
             note_secret(request)
             return json_response(self._credentials(name, password, grant))
 
@@ -273,7 +277,7 @@ class _HubUsersApi:
                 remove_user(file, name)
 
             await self._change(change)
-        await self._access.end_sessions_of(name)
+        await self._end_sessions_of_old_secret(name)
         return json_response({"name": name})
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -291,6 +295,14 @@ class _HubUsersApi:
             raise RequestRefused(404, f"no user {name[:_TEXT_CHARACTERS_MAX]}", code="user-not-found")
         note_change(request, tenant=tenant_of_user(name))
         return str(name)
+
+    async def _end_sessions_of_old_secret(self, name: str) -> None:
+        """End the sessions of a user after its secret has ended. The change is done, so it is answered also if the
+        sessions cannot be removed now: none is restored with an old secret."""
+        try:
+            await self._access.end_sessions_of(name)
+        except RequestRefused as refused:
+            log.warning("sessions of %s stay in the registry until they are over: %s", line(name), line(str(refused)))
 
     async def _change(self, change: Change) -> None:
         """Change the users on a thread, and apply it. Raises what `answered` translates."""

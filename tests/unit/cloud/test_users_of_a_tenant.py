@@ -14,7 +14,10 @@ from starlette.applications import Starlette
 
 from cloud.hub import users_http
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.session_archive import ArchiveFailed
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security.credentials import CredentialFile, CredentialSnapshot
+from edge.broker.security.user_changes import add_user
 
 
 def test_a_tenant_has_so_many_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +42,32 @@ def test_a_tenant_has_so_many_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [each.status_code for each in answers] == [201, 201, 409, 201]
     assert answers[2].json()["error"] == "tenant south has 2 users, the most that one may have: remove some"
     file.close()
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/a@south/password"), ("DELETE", "/a@south")])
+def test_change_is_answered_though_sessions_cannot_be_removed(tmp_path: Path, method: str, path: str) -> None:
+    gate = SimpleNamespace(users={}, tokens=False, last_logins={}, connections_of=lambda _: 0)
+    file, access = CredentialFile.open(tmp_path), HttpAccess()
+    add_user(file, "a@south", [AccessRule(("#",), frozenset({Operation.VIEW}))], "old")
+    gate.users = dict(file.load().users)
+
+    async def change(work: Callable[[CredentialFile], CredentialSnapshot]) -> None:
+        gate.users = dict(work(file).users)
+
+    async def end_user(_: str) -> int:
+        raise ArchiveFailed("the registry cannot be used")
+
+    access.keeper = cast(Any, SimpleNamespace(end_user=end_user))
+    users = SimpleNamespace(change=change)
+    app = Starlette(routes=users_http.user_routes(cast(Any, users), cast(Any, gate), access))
+
+    async def work() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://hub") as client:
+            body = {"overlap_s": 0} if method == "POST" else None
+            return await client.request(method, users_http.USERS + path, json=body)
+
+    answer = asyncio.run(work())
+    file.close()
+    assert answer.status_code == 200, answer.text
+    if method == "POST":
+        assert answer.json()["password"], "it is shown only here"
