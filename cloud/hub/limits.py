@@ -271,6 +271,10 @@ REPORTS_AT_ONCE_MAX = 200
 FAILED_SHOWN_MAX = 20
 """Gateways named in problems about failed configurations."""
 
+HUB_CLOCKS_S = 3_600.0
+"""Seconds by which the clocks of two hubs may differ before one deletes sessions that the other has just used: an hour,
+as a wrong time zone. Each hub still refuses by its own clock what is over."""
+
 HUB_SESSIONS_MAX = 1_024
 """Sessions of browsers at once, about 2 KiB each; tenants share them equally when they are used up."""
 

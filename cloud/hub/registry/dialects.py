@@ -24,6 +24,8 @@ BUSY_S: Final = 5
 BUSY_RETRY_S: Final = 0.01
 """Seconds between two attempts: entering the write-ahead log takes a few milliseconds."""
 ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0}
+_JULIAN_DAY_1970: Final = 2_440_587.5
+"""Days from the begin of SQLite's calendar."""
 OPENING_LOCK = 0x57505247
 """Number of the advisory lock of PostgreSQL that serializes the opening of a registry."""
 
@@ -75,6 +77,10 @@ class SqlDialect(Protocol):
 
     def size(self, tx: sa.Connection) -> int:
         """Return the bytes of the database."""
+        ...
+
+    def utc_s(self, tx: sa.Connection) -> float:
+        """Return UTC seconds on the clock of the database, which all hubs share."""
         ...
 
     def error_text(self, error: SQLAlchemyError) -> str:
@@ -143,6 +149,9 @@ class Sqlite:
         pages, page_bytes = (tx.exec_driver_sql(f"PRAGMA {each}").scalar_one() for each in ("page_count", "page_size"))
         return int(pages) * int(page_bytes)
 
+    def utc_s(self, tx: sa.Connection) -> float:
+        return (float(tx.exec_driver_sql("SELECT julianday('now')").scalar_one()) - _JULIAN_DAY_1970) * 86_400
+
     def error_text(self, error: SQLAlchemyError) -> str:
         return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__
 
@@ -206,6 +215,9 @@ class Postgresql:
 
     def size(self, tx: sa.Connection) -> int:
         return int(tx.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one())
+
+    def utc_s(self, tx: sa.Connection) -> float:
+        return float(tx.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
 
     def error_text(self, error: SQLAlchemyError) -> str:
         if not isinstance(error, DBAPIError):

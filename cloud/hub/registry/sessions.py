@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from cloud.hub.limits import HUB_SESSIONS_MAX
+from cloud.hub.limits import HUB_CLOCKS_S, HUB_SESSIONS_MAX
 from cloud.hub.peers import tenant_of_user
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
@@ -57,7 +57,7 @@ class RegistrySessions:
 
     def add(self, kept: KeptSession) -> list[bytes]:
         def work(tx: sa.Connection) -> list[bytes]:
-            _delete_over(tx, self._utc_s())
+            self._delete_over(tx)
             there = tx.execute(sa.select(sessions.c.key, sessions.c.user, sessions.c.used_at)).all()
             displaced = [
                 each.key
@@ -83,7 +83,7 @@ class RegistrySessions:
         def work(tx: sa.Connection) -> None:
             if rows:
                 tx.execute(statement, rows)
-            _delete_over(tx, self._utc_s())
+            self._delete_over(tx)
 
         self._run(work)
 
@@ -116,6 +116,11 @@ class RegistrySessions:
         self._reading.close()
         self._database.close()
 
+    def _delete_over(self, tx: sa.Connection) -> None:
+        """Delete what is over by the clock of the database and by that of this hub, also if the hub that used it is
+        `HUB_CLOCKS_S` behind: a hub with a wrong clock ends no session of others."""
+        _delete_over(tx, min(self._utc_s(), self._database.dialect.utc_s(tx)) - HUB_CLOCKS_S)
+
     def _read(self, work: Callable[[sa.Connection], T]) -> T:
         try:
             return self._reading.transaction(work)
@@ -135,7 +140,7 @@ def _delete(tx: sa.Connection, keys: list[str]) -> None:
 
 
 def _delete_over(tx: sa.Connection, now_s: float) -> None:
-    """Delete what `KeptSession.is_over`."""
+    """Delete what `KeptSession.is_over` at a time."""
 
     def before(seconds: float) -> int:
         return int((now_s - seconds) * _US)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
+from cloud.hub.limits import HUB_CLOCKS_S
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.dialects import BUSY_S
 from cloud.hub.registry.sessions import RegistrySessions
@@ -18,7 +19,8 @@ from edge.broker.http.session_archive import BY_PASSWORD, KeptSession
 from edge.broker.model.authorization import AccessRule, Operation
 from tests.contract.registry.conftest import Place
 
-NOW_S = 1_800_000_000.0
+NOW_S = 1_700_000_000.0
+"""In the past: the database has the time of today, and the earlier of both times counts."""
 RULES = (AccessRule(("plant/#",), frozenset({Operation.VIEW})),)
 
 
@@ -97,11 +99,34 @@ def test_those_that_are_over_are_deleted(archive: RegistrySessions, clock: Clock
         archive.add(each)
     clock.now_s += SESSION_IDLE_S
     archive.touch({})
+    assert len(archive.all()) == len(kinds), "another hub may be behind"
+    clock.now_s += HUB_CLOCKS_S
+    archive.touch({})
     assert {each.key for each in archive.all()} == {kinds["stays"].key, kinds["sealed"].key}
     assert all(each.is_over(clock.now_s) for name, each in kinds.items() if name not in ("stays", "sealed"))
     clock.now_s += SESSION_STAY_S
     archive.touch({})
     assert archive.all() == []
+
+
+@pytest.mark.parametrize("ahead_s", [1_800, 86_400, 366 * 86_400])
+def test_hub_that_is_ahead_ends_no_session(archive: RegistrySessions, clock: Clock, ahead_s: float) -> None:
+    now_s = float(int(time.time()))
+    clock.now_s = now_s + ahead_s
+    given = session("one", opened_at_s=now_s, used_at_s=now_s, expires_at_s=now_s + 60)
+    archive.add(given)
+    archive.add(session("two", opened_at_s=clock.now_s, used_at_s=clock.now_s))
+    archive.touch({})
+    assert archive.find(given.key) == given
+
+
+def test_hub_that_is_behind_keeps_its_sessions(archive: RegistrySessions, clock: Clock) -> None:
+    behind_s = NOW_S - HUB_CLOCKS_S
+    given = session("one", opened_at_s=behind_s, used_at_s=behind_s)
+    archive.add(given)
+    clock.now_s += SESSION_IDLE_S - 1
+    archive.touch({})
+    assert archive.find(given.key) == given
 
 
 def test_lookup_waits_for_no_landing(archive: RegistrySessions, place: Place) -> None:
