@@ -26,7 +26,7 @@ def test_a_password_is_shown_once(tmp_path: Path) -> None:
     made = item_in(added.stdout)
     assert opens(tmp_path, "reader@acme", made["password"])
     listed = run(tmp_path, "list", "--json")
-    assert items_in(listed.stdout) == [{"name": "reader@acme", "allow": ["recv:plant/#"]}]
+    assert items_in(listed.stdout) == [{"name": "reader@acme", "role": None, "allow": ["recv:plant/#"]}]
     assert made["password"] not in listed.output
     assert run(tmp_path, "add", "reader@acme").exit_code == 1
     assert opens(tmp_path, "reader@acme", made["password"]), "the one there is stays"
