@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from cloud.hub.alerts.book import PING, AlertBook, EffectiveRule, effective_rules
+from cloud.hub.alerts.book import PING, AlertBook, EffectiveRule, effective_rules, names_for
 from cloud.hub.alerts.documents import make_test_notification, notification_of
 from cloud.hub.alerts.limits import (
     CLEANUP_INTERVAL_S,
@@ -195,7 +195,11 @@ class HubAlerts:
         if not 0 <= self._now() - self._cleaned_at < CLEANUP_INTERVAL_S:
             self._cleaned_at = self._now()
             before_us = now_us - HISTORY_KEPT_S * 1_000_000
-            await self.ask(lambda registry: registry.clean_up(before_us, now_us, HISTORY_MAX))
+            await self.ask(lambda registry: registry.clean_up(before_us, HISTORY_MAX))
+            end = partial(Alerts.end_of_stopped_hubs, hub=self._hub, now_us=now_us, waiting_max=DELIVERIES_MAX)
+            if await self.ask(partial(end, shared=SHARED_RULES, names_for=names_for)):
+                self._changed.set()
+                self._wake.set()
 
     async def _load(self, found: AlertsNow) -> None:
         if self._number == found.number:

@@ -196,6 +196,9 @@ class AlertChanges(NamedTuple):
         return any(self)
 
 
+NamesFor = Callable[[Sequence[ReceiverRecord], AlertRecord], Collection[str]]
+"""Chooses the receivers that are notified of an alert, by name."""
+
 _ALERT: Final = [alerts.c[name] for name in AlertRecord._fields]
 _MUTE: Final = [mutes.c[name] for name in MuteRecord._fields]
 _RULE: Final = [alert_rules.c[name] for name in RuleSettings._fields]
@@ -263,34 +266,43 @@ class Alerts:
                 values = {name: getattr(each, name) for name in _MUTABLE}
                 tx.execute(alerts.update().where(alerts.c.id == each.id).values(**values))
             _write_members(tx, changes)
-            rows = [
-                {
-                    "hub": hub, "receiver": name, "alert": alert.id, "event": event,
-                    "made_at": now_us, "attempts": 0, "due_at": now_us,
-                }
-                for alert, event, names in changes.notify
-                for name in sorted(names)
-            ]  # fmt: skip
-            if rows:
-                tx.execute(deliveries.insert(), rows)
-                last = tx.execute(
-                    sa.select(deliveries.c.number).order_by(deliveries.c.number.desc()).offset(waiting_max).limit(1)
-                ).scalar()
-                if last is not None:
-                    tx.execute(deliveries.delete().where(deliveries.c.number <= last))
+            _store_deliveries(tx, hub, changes.notify, now_us, waiting_max)
             notify(tx, NoticeTopic.ALERTS)
 
         self._database.transaction(work)
 
-    def clean_up(self, before_us: int, now_us: int, most: int) -> None:
-        """Delete alerts that were resolved before a time or are more than `most`, and mutes that are over since
-        then. Resolve those about hubs that have stopped, or have been gone, for `STOPPED_HUB_US`."""
+    def end_of_stopped_hubs(
+        self, hub: str, now_us: int, waiting_max: int, shared: Collection[str], names_for: NamesFor
+    ) -> int:
+        """Resolve the alerts about hubs that have stopped, or have been gone, for `STOPPED_HUB_US`, and notify of it
+        whoever was notified of them; return the number of alerts. `names_for`: receivers of an alert; `shared` and
+        `waiting_max`: as of `now` and `apply`."""
         silent = hubs.c.state.in_((HubState.STOPPED.value, HubState.GONE.value))
         stopped = sa.select(hubs.c.id).where(silent, hubs.c.seen_at < now_us - STOPPED_HUB_US)
-        left = (alerts.c.resolved_at.is_(None), alerts.c.tenant == "", alerts.c.hub.in_(stopped))
+        kept = _of_lake(alerts.c.hub, hub) & alerts.c.rule.in_(shared)  # hubs that run go on with them
+        left = (alerts.c.resolved_at.is_(None), alerts.c.tenant == "", alerts.c.hub.in_(stopped), ~kept)
+
+        def work(tx: sa.Connection) -> int:
+            found = [AlertRecord(*row) for row in tx.execute(sa.select(*_ALERT).where(*left))]
+            if not found:
+                return 0
+            end = {"resolved_at": now_us, "outcome": "its hub has stopped", "muted_until": None}
+            tx.execute(alerts.update().where(*left).values(**end))
+            for lake in {_lake_of(tx, each.hub) for each in found}:
+                _count_evaluation(tx, lake, _evaluations(tx, lake))
+            known = [ReceiverRecord(*row) for row in tx.execute(sa.select(*_RECEIVER))]
+            over = [(each, RESOLVED, names_for(known, each)) for each in found if each.notified_at is not None]
+            _store_deliveries(tx, hub, over, now_us, waiting_max)
+            notify(tx, NoticeTopic.ALERTS)
+            return len(found)
+
+        return self._database.transaction(work)
+
+    def clean_up(self, before_us: int, most: int) -> None:
+        """Delete alerts that were resolved before a time or are more than `most`, and mutes that are over since
+        then."""
 
         def work(tx: sa.Connection) -> None:
-            tx.execute(alerts.update().where(*left).values(resolved_at=now_us, outcome="its hub has stopped"))
             over = sa.select(alerts.c.id).where(alerts.c.resolved_at.is_not(None))
             oldest = tx.execute(
                 sa.select(alerts.c.resolved_at)
@@ -519,6 +531,31 @@ def _foreign(tx: sa.Connection, hub: str) -> frozenset[Key]:
     )
     others = query.where(gateways.c.writer.in_(sa.select(writers.c.id).where(writers.c.lake.is_not(None))))
     return frozenset((row.tenant, row.name) for row in tx.execute(others))
+
+
+def _store_deliveries(
+    tx: sa.Connection,
+    hub: str,
+    notified: Iterable[tuple[AlertRecord, str, Collection[str]]],
+    now_us: int,
+    waiting_max: int,
+) -> None:
+    """Store notifications: alert, event and receivers of each. Above `waiting_max` the oldest ones are dropped."""
+    rows = [
+        {
+            "hub": hub, "receiver": name, "alert": alert.id, "event": event,
+            "made_at": now_us, "attempts": 0, "due_at": now_us,
+        }
+        for alert, event, names in notified
+        for name in sorted(names)
+    ]  # fmt: skip
+    if not rows:
+        return
+    tx.execute(deliveries.insert(), rows)
+    latest = sa.select(deliveries.c.number).order_by(deliveries.c.number.desc())
+    last = tx.execute(latest.offset(waiting_max).limit(1)).scalar()
+    if last is not None:
+        tx.execute(deliveries.delete().where(deliveries.c.number <= last))
 
 
 def _write_members(tx: sa.Connection, changes: AlertChanges) -> None:

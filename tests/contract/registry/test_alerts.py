@@ -445,13 +445,18 @@ class TestTwoHubs:
 
     def test_alert_about_a_stopped_hub_ends(self, place: Place, tmp_path: Path) -> None:
         async def story(here: World, there: World) -> None:
-            there.failing = True
-            for _ in range(3):
+            with WebhookServer() as webhook:
+                here.receiver("ops", WebhookSettings(url=webhook.url))
+                there.failing = True
+                for _ in range(3):
+                    await there.after(MINUTE)
+                assert [each.hub for each in here.all("open")] == [THERE]
+                place.execute("UPDATE hubs SET state = 'stopped' WHERE id = :id", id=THERE)
+                await here.after()
+                assert [(each.state, each.outcome) for each in here.all()] == [("resolved", "its hub has stopped")]
+                assert webhook.events() == ["firing", "resolved"], "the incident at the receiver ends too"
                 await there.after(MINUTE)
-            assert [each.hub for each in here.all("open")] == [THERE]
-            place.execute("UPDATE hubs SET state = 'stopped' WHERE id = :id", id=THERE)
-            await here.after()
-            assert [(each.state, each.outcome) for each in here.all()] == [("resolved", "its hub has stopped")]
+                assert [each.hub for each in here.all("open")] == [THERE], "it is back, and reads that the alert ended"
 
         self.run_with_second(place, tmp_path, story)
 
