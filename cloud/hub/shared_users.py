@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,13 +47,22 @@ class SharedUsers:
     `edge.broker.security.followed_users.FollowedUsers`."""
 
     def __init__(
-        self, registry: sa.URL, data: Path, update: Callable[[CredentialSnapshot], None], hint: ChangeHint
+        self,
+        registry: sa.URL,
+        data: Path,
+        update: Callable[[CredentialSnapshot], None],
+        hint: ChangeHint,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`update` gets every user after each change; `hint` is given when another hub or process changes users."""
+        """`update` gets every user after each change; `hint` is given when another hub or process changes users;
+        `clock`: monotonic seconds."""
         self._url = registry
         self._data = data
         self._update = update
         self._hint = hint
+        self._clock = clock
+        self._asked_s = float("-inf")
+        """Time of the last look for an unknown user."""
         self.trouble: str | None = None
         """Why the last reload failed; None if it did not."""
         self._seen = -1
@@ -82,8 +92,12 @@ class SharedUsers:
         await self._reload()
 
     def reload_if_changed(self) -> None:
-        """Look for changed users now, as an unknown user tries to log in."""
-        self._hint.give()
+        """Look for changed users now, as an unknown user tries to log in: once in `USERS_CHECK_INTERVAL_S`, because
+        strangers try names too, and the next look of `_watch` comes within that time."""
+        now_s = self._clock()
+        if now_s - self._asked_s >= USERS_CHECK_INTERVAL_S:
+            self._asked_s = now_s
+            self._hint.give()
 
     async def stop(self) -> None:
         """Stop following, and close the registry. Idempotent."""

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 import sqlalchemy as sa
 
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import user_revisions, users
@@ -41,10 +42,13 @@ class RegistryUsers:
     def __init__(self, url: sa.URL) -> None:
         """Open the registry; create a missing one. Raises `RegistryError`."""
         self._database = open_registry(url).database
+        self._reading = Database(url, reading=True)
+        """Looks for changes each second, and delays no landing."""
         self._loaded: dict[str, str] = {}
         """Documents of users as they were read last."""
 
     def close(self) -> None:
+        self._reading.close()
         self._database.close()
 
     def load(self) -> CredentialSnapshot:
@@ -67,7 +71,10 @@ class RegistryUsers:
 
     def revision(self) -> int:
         """Return the number of the users' revision."""
-        return self._run(lambda tx: _revision(tx)[0])
+        try:
+            return self._reading.transaction(lambda tx: tx.execute(sa.select(user_revisions.c.number)).scalar()) or 0
+        except RegistryError as error:
+            raise CredentialsError(str(error)) from error
 
     def put(self, made: Iterable[CredentialUser], *, new: bool = False) -> None:
         """Add users with `new`, else replace those that were read last. A user that was changed or removed since then

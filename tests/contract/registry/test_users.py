@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cloud.hub.limits import USERS_CHECK_INTERVAL_S
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeHint, ChangeNotices, NoticeTopic
 from cloud.hub.registry.users import RegistryUsers
@@ -64,6 +66,28 @@ def test_changes_raise_the_revision(stores: list[RegistryUsers]) -> None:
     assert there.revision() == seen[-1]
     with pytest.raises(UserNotFound):
         remove_user(there, "bob@acme")
+
+
+def test_look_for_changes_waits_for_no_landing(stores: list[RegistryUsers], place: Place) -> None:
+    here, there = stores
+    here.put([BOB], new=True)
+    with contextlib.closing(Database(place.url)) as landing:
+        assert landing.transaction(lambda _: there.revision()) == here.revision() > 0
+
+
+def test_strangers_cause_one_look_in_an_interval(tmp_path: Path) -> None:
+    now_s, hint = [100.0], ChangeHint()
+    users = SharedUsers(sqlite_url(tmp_path / "registry.db"), tmp_path, lambda _: None, hint, lambda: now_s[0])
+    looks = 0
+    for _ in range(100):
+        users.reload_if_changed()
+        looks += hint.take()
+        now_s[0] += USERS_CHECK_INTERVAL_S / 100
+    assert looks == 1
+    now_s[0] += USERS_CHECK_INTERVAL_S
+    users.reload_if_changed()
+    assert hint.take()
+    asyncio.run(users.stop())
 
 
 def test_user_exists_once(stores: list[RegistryUsers]) -> None:
