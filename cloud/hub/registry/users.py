@@ -97,10 +97,18 @@ class RegistryUsers:
         self._run(work)
 
     def remove(self, names: Iterable[str]) -> list[str]:
+        """Remove users; return the names that existed. A user that was changed since it was read last stays, and none
+        is removed: whoever removes it may lack its new rights."""
         wanted = list(names)
 
         def work(tx: sa.Connection) -> list[str]:
-            gone = [name for name in wanted if tx.execute(users.delete().where(users.c.name == name)).rowcount]
+            gone = []
+            for name in wanted:
+                there = tx.execute(sa.select(users.c.document).where(users.c.name == name)).scalar()
+                if there is not None and there != self._loaded.get(name, there):
+                    raise CredentialsError(f"user {name} was changed at the same time; look at it, and try again")
+                if tx.execute(users.delete().where(users.c.name == name)).rowcount:
+                    gone.append(name)
             if gone:
                 _raise_revision(tx)
             return gone

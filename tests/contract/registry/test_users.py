@@ -111,6 +111,17 @@ def test_user_that_changes_at_the_same_time_is_not_overwritten(stores: list[Regi
     assert {name: format_rights(user.rules) for name, user in found.items()} == {"ann@acme": ["view:#"]}
 
 
+def test_user_that_changes_at_the_same_time_is_not_removed(stores: list[RegistryUsers]) -> None:
+    here, there = stores
+    here.put([ANN, BOB], new=True)
+    there.load()
+    replace_rights(here, "ann@acme", parse_rights(["manage:#"]))
+    with pytest.raises(CredentialsError, match="same time"):
+        there.remove(["bob@acme", "ann@acme"])
+    assert sorted(there.load().users) == ["ann@acme", "bob@acme"], "all or none"
+    assert there.remove(["ann@acme"]) == ["ann@acme"]
+
+
 def test_number_of_users_is_limited(stores: list[RegistryUsers], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.registry.users.USERS_MAX", 1)
     assert limits.USERS_MAX > 1
