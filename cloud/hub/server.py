@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import time
@@ -75,6 +74,7 @@ from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
+from cloud.hub.stop_signals import StopSignals
 from cloud.hub.system_http import HubSystem, ends_at_in, ends_at_of, system_routes
 from cloud.hub.tenants_http import TenantsView, UsageView, tenant_routes
 from cloud.hub.usage import UsageRecorder
@@ -603,8 +603,9 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(unhandled)
+        signals = StopSignals(stop, loop.time)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop_or_exit, stop, number)
+            loop.add_signal_handler(number, signals.arrived, number)
         executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
         opened = await loop.run_in_executor(executor, open_data, configuration)
         collect_seldom(COLLECTED)
@@ -622,15 +623,6 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
             uvloop.run(main())
     except (ListenError, DataError) as error:
         raise HubError(str(error)) from error
-
-
-def _stop_or_exit(stop: asyncio.Event, number: int) -> None:
-    """Stop in order at the first signal, exit at once at the second one: what is not acknowledged stays at gateways."""
-    if stop.is_set():
-        log.warning("second signal: exiting at once; gateways send again what is not acknowledged")
-        logging.shutdown()
-        os._exit(128 + number)
-    stop.set()
 
 
 def _allow_files() -> None:
