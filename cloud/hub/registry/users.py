@@ -74,7 +74,7 @@ class RegistryUsers:
         try:
             return self._reading.transaction(lambda tx: tx.execute(sa.select(user_revisions.c.number)).scalar()) or 0
         except RegistryError as error:
-            raise CredentialsError(str(error)) from error
+            raise CredentialsUnavailable(str(error)) from error
 
     def put(self, made: Iterable[CredentialUser], *, new: bool = False) -> None:
         """Add users with `new`, else replace those that were read last. A user that was changed or removed since then
@@ -106,7 +106,7 @@ class RegistryUsers:
             for name in wanted:
                 there = tx.execute(sa.select(users.c.document).where(users.c.name == name)).scalar()
                 if there is not None and there != self._loaded.get(name, there):
-                    raise CredentialsError(f"user {name} was changed at the same time; look at it, and try again")
+                    raise UserChanged(f"user {name} was changed at the same time; look at it, and try again")
                 if tx.execute(users.delete().where(users.c.name == name)).rowcount:
                     gone.append(name)
             if gone:
