@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,14 @@ class ObservedState(msgspec.Struct, frozen=True):
     dropped: int = 0
 
 
+def decode_observed(text: str) -> ObservedState | None:
+    """Decode observations in the registry; return None for those of a newer program."""
+    try:
+        return msgspec.json.decode(text, type=ObservedState)
+    except msgspec.DecodeError:
+        return None
+
+
 @dataclass(slots=True)
 class GatewayState:
     """State of a gateway for the console. Times are UTC microseconds, 0 for never."""
@@ -92,14 +100,14 @@ class GatewayState:
         status = dict(self.status) if self.status is not None else None
         return msgspec.json.encode(ObservedState(status, self.newest_received_at, self.dropped)).decode()
 
-    def read_observed(self, text: str | None) -> None:
-        """Take over observations of another hub from the registry, unless they are the ones read before."""
+    def read_observed(self, text: str | None, found: ObservedState | None = None) -> None:
+        """Take over observations of another hub from the registry, unless they are the ones read before. `found`: what
+        they are, if a thread has decoded them."""
         if text is None or text == self.observed:
             return
         self.observed = text
-        try:
-            found = msgspec.json.decode(text, type=ObservedState)
-        except msgspec.DecodeError:  # of a newer program
+        found = found or decode_observed(text)
+        if found is None:
             return
         self.status = found.status
         self.newest_received_at = max(self.newest_received_at, found.newest_received_at)
@@ -166,6 +174,8 @@ class FleetState:
     ended."""
     _elsewhere: set[Key] = field(default_factory=set)
     """Gateways that were connected to another hub at the last look."""
+    unsettled: set[Key] = field(default_factory=set)
+    """Gateways that changed here, or had no place, since they were taken over: their records count again."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def tenant(self, name: str) -> TenantFigures:
@@ -191,35 +201,45 @@ class FleetState:
         self.tenants.setdefault(record.tenant, TenantFigures()).known += 1
         return gateway
 
-    def follow(self, records: Sequence[GatewayRecord], there: Collection[str]) -> None:
-        """Take over the gateways at other hubs from the registry. `there`: writer ids of the hubs that are there. A
-        gateway that is connected here stays as it is until its connection ends."""
-        before, self._moved, self._elsewhere = self._elsewhere, {}, set()
-        for record in records:
-            gateway = self.gateways.get((record.tenant, record.name))
+    def follow(self, found: Iterable[tuple[GatewayRecord, ObservedState | None]], there: Collection[str]) -> None:
+        """Take over gateways at other hubs from the registry, with their decoded observations. `there`: writer ids of
+        the hubs that are there. A gateway that is connected here stays as it is until its connection ends."""
+        for record, observed in found:
+            key = record.tenant, record.name
+            gateway = self.gateways.get(key)
             if gateway is None:
                 if len(self.gateways) >= GATEWAYS_MAX:
+                    self.unsettled.add(key)
                     continue
                 gateway = self._add(record)
+            self._moved.pop(key, None)
+            self._elsewhere.discard(key)
             connected = record.connected and record.writer in there
             if connected:
-                self._elsewhere.add((record.tenant, record.name))
-            if gateway.session is not None:
-                if connected:
-                    self._moved[record.tenant, record.name] = record
-                continue
-            self._take_over(gateway, record, connected=connected)
-        for key in before - self._elsewhere:  # it has come here since it was read
-            gateway = self.gateways.get(key)
-            if gateway is not None and gateway.session is None:
-                self._set_connected(gateway, connected=False)
+                self._elsewhere.add(key)
+            if gateway.session is None:
+                self._take_over(gateway, record, observed, connected=connected)
+            elif connected:
+                self._moved[key] = record
 
-    def _take_over(self, gateway: GatewayState, record: GatewayRecord, *, connected: bool) -> None:
+    def come_back(self, keys: Iterable[Key]) -> None:
+        """Count gateways as connected to no other hub: they have come here, or were forgotten."""
+        for key in keys:
+            self._moved.pop(key, None)
+            self.unsettled.discard(key)
+            gateway = self.gateways.get(key)
+            if key in self._elsewhere and gateway is not None and gateway.session is None:
+                self._set_connected(gateway, connected=False)
+            self._elsewhere.discard(key)
+
+    def _take_over(
+        self, gateway: GatewayState, record: GatewayRecord, observed: ObservedState | None = None, *, connected: bool
+    ) -> None:
         self._set_connected(gateway, connected=connected)
         gateway.hub, gateway.connected_at = record.writer or "", record.connected_at or 0
         gateway.remote, gateway.last_seen = record.remote, max(gateway.last_seen, record.last_seen)
         gateway.landed = max(gateway.landed, record.landed)
-        gateway.read_observed(record.observed)
+        gateway.read_observed(record.observed, observed)
 
     def _set_connected(self, gateway: GatewayState, *, connected: bool) -> None:
         step = int(connected) - int(gateway.connected)
@@ -254,6 +274,7 @@ class FleetState:
         self.connected_here -= 1
         self._set_connected(gateway, connected=False)
         gateway.session, gateway.last_seen = None, now_us
+        self.unsettled.add(session.key)
         if (record := self._moved.pop(session.key, None)) is not None:
             self._take_over(gateway, record, connected=True)
         return True
@@ -265,6 +286,7 @@ class FleetState:
             return
         self._set_connected(gateway, connected=False)
         del self.gateways[key]
+        self.unsettled.add(key)
         if gateway.landed and len(self._landed_of_forgotten) < GATEWAYS_MAX:
             self._landed_of_forgotten[key] = gateway.landed
         self.tenants[gateway.tenant].known -= 1

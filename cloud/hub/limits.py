@@ -150,6 +150,15 @@ HUBS_PAUSE_S_MIN = 1.0
 HUBS_REST = 20.0
 """Pause between two such looks, as a multiple of the last one's duration."""
 
+FOLLOWED_AT_ONCE = 500
+"""Gateways at other hubs that are taken over before other work of the event loop has its turn: 2 to 4 ms."""
+
+HUBS_CLEANUP_S = 3_600.0
+"""Interval of deleting the rows of hubs that stopped long ago."""
+
+HUBS_DELETED_MAX = 500
+"""Rows of hubs deleted at a time, the oldest first: one short transaction."""
+
 HUB_SILENT_S = 60.0
 """Silence after which a hub counts as gone, and its gateways as disconnected: it writes every `HUBS_INTERVAL_S`, and a
 registry that is restarted must not make all hubs seem gone. It is for display and roll-outs, never for landings."""

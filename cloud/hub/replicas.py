@@ -12,12 +12,23 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.elsewhere import ElsewhereGateways, ElsewhereLook, compare
 from cloud.hub.fleet import FleetState
-from cloud.hub.limits import HUB_SILENT_S, HUBS_INTERVAL_S, HUBS_PAUSE_S_MIN, HUBS_REST, HUBS_SHOWN_S
+from cloud.hub.groups import Key
+from cloud.hub.limits import (
+    HUB_SILENT_S,
+    HUBS_CLEANUP_S,
+    HUBS_DELETED_MAX,
+    HUBS_INTERVAL_S,
+    HUBS_PAUSE_S_MIN,
+    HUBS_REST,
+    HUBS_SHOWN_S,
+)
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
 from cloud.hub.registry.notices import ChangeHint
@@ -66,6 +77,7 @@ class HubReplicas:
         self._url = registry
         self._hub = hub
         self._fleet = fleet
+        self._elsewhere = ElsewhereGateways(fleet)
         self._describe = describe
         self._returned = returned
         self._hint = hint
@@ -73,6 +85,7 @@ class HubReplicas:
         self._noticed: dict[str, tuple[int, float]] = {}
         """Time that each hub wrote, and when it was first read, on this hub's clock."""
         self._looked_s = float("-inf")
+        self._cleaned_s = float("-inf")
         self._schema = SCHEMA_VERSION
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="hubs")
         self._registry: Hubs | None = None
@@ -136,7 +149,8 @@ class HubReplicas:
         if registry is None:
             return
         known = self.known
-        found = await asyncio.get_running_loop().run_in_executor(self._executor, _exchange, registry, record)
+        exchange = partial(_exchange, registry, record, self._elsewhere.records)
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, exchange)
         if found.gone:
             log.warning("other hubs counted this one as gone, because it wrote nothing for long; it is back")
             self._returned()
@@ -144,12 +158,20 @@ class HubReplicas:
         self.known = self._judge(found.hubs)
         self._fleet.hub_names = {each.record.id: each.record.name for each in self.known.values()}
         there = {identifier for identifier, each in self.known.items() if each.there}
-        self._fleet.follow(found.gateways, there)
+        with contextlib.closing(self._elsewhere.take_over(found.gateways, there)) as steps:
+            for _ in steps:
+                await asyncio.sleep(0)
         for identifier, each in self.known.items():
             if each.record.state in _THERE and not each.there:
                 await self._count_gone(registry, each)
             elif identifier not in known and known:
                 log.info("hub %s has started", each.record.name)
+
+        if self._clock() - self._cleaned_s >= HUBS_CLEANUP_S:
+            self._cleaned_s = self._clock()
+            before_us = record.seen_at - int(HUBS_SHOWN_S * 1e6)
+            clean_up = partial(registry.clean_up, before_us, HUBS_DELETED_MAX)
+            await asyncio.get_running_loop().run_in_executor(self._executor, clean_up)
 
     def _judge(self, records: Sequence[HubRecord]) -> dict[str, KnownHub]:
         """Return the hubs with their silence by the clock of this one. Time in which this hub did not look counts for
@@ -199,11 +221,13 @@ class _Exchanged(NamedTuple):
     gone: bool
     """Another hub had counted the gateways of this one as disconnected."""
     hubs: Sequence[HubRecord]
-    gateways: Sequence[GatewayRecord]
+    gateways: ElsewhereLook
     schema: int
     """Schema version of the registry."""
 
 
-def _exchange(registry: Hubs, record: HubRecord) -> _Exchanged:
-    """Write the record of this hub and read the others, on the registry's thread."""
-    return _Exchanged(registry.write(record), registry.hubs(), registry.gateways_elsewhere(), registry.schema())
+def _exchange(registry: Hubs, record: HubRecord, before: Mapping[Key, GatewayRecord]) -> _Exchanged:
+    """Write the record of this hub and read the others, on the registry's thread. `before`: gateways at others, as
+    they were taken over last."""
+    gone, hubs = registry.write(record), registry.hubs()
+    return _Exchanged(gone, hubs, compare(before, registry.gateways_elsewhere()), registry.schema())

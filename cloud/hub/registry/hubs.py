@@ -16,7 +16,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import RECORD, GatewayRecord
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
-from cloud.hub.registry.schema import gateways, hubs, schema_version
+from cloud.hub.registry.schema import alerts, gateways, hubs, schema_version
 
 
 class HubState(enum.Enum):
@@ -54,6 +54,8 @@ class Hubs:
     def __init__(self, url: sa.URL, hub: str) -> None:
         """Open the registry; create a missing one. `hub`: writer id of this hub."""
         self._hub = hub
+        self._written = False
+        """`write` has written the row of this hub."""
         self._database = open_registry(url).database
         self._reading = Database(url, reading=True)
         """Reads all gateways, and would conflict with each landing otherwise."""
@@ -72,9 +74,11 @@ class Hubs:
                 tx.execute(hubs.insert().values(**record._asdict()))
             else:
                 tx.execute(hubs.update().where(mine).values(**record._asdict()))
-            return bool(before == HubState.GONE.value)
+            return bool(before == HubState.GONE.value or (before is None and self._written))
 
-        return self._database.transaction(work)
+        gone = self._database.transaction(work)
+        self._written = True
+        return gone
 
     def stop(self) -> None:
         """Write that this hub has stopped, and that its gateways are disconnected."""
@@ -96,6 +100,23 @@ class Hubs:
         def work(tx: sa.Connection) -> int:
             changed = hubs.update().where(*silent, hubs.c.state.in_(states)).values(state=HubState.GONE.value)
             return _disconnect(tx, hub) if tx.execute(changed).rowcount else 0
+
+        return self._database.transaction(work)
+
+    def clean_up(self, before_us: int, most: int) -> int:
+        """Delete the rows of hubs that have stopped, or are gone, and wrote last before a time: the oldest ones, at
+        most `most`; return their number. A hub with an open alert stays, and one that comes back learns it from
+        `write`."""
+        silent = hubs.c.state.in_((HubState.STOPPED.value, HubState.GONE.value))
+        about = sa.exists().where(alerts.c.hub == hubs.c.id, alerts.c.tenant == "", alerts.c.resolved_at.is_(None))
+        old = sa.select(hubs.c.id).where(silent, hubs.c.seen_at < before_us, hubs.c.id != self._hub, ~about)
+        oldest = old.order_by(hubs.c.seen_at).limit(most)
+
+        def work(tx: sa.Connection) -> int:
+            found = [row.id for row in tx.execute(oldest)]
+            if found:
+                tx.execute(hubs.delete().where(hubs.c.id.in_(found)))
+            return len(found)
 
         return self._database.transaction(work)
 

@@ -11,7 +11,7 @@ import pytest
 
 from cloud.hub.fleet import FleetState, GatewayState, ObservedState
 from cloud.hub.groups import GatewaySession, Presence
-from cloud.hub.limits import HUB_SILENT_S
+from cloud.hub.limits import HUB_SILENT_S, HUBS_CLEANUP_S
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.replicas import HubReplicas
@@ -179,6 +179,44 @@ def test_hub_that_wrote_in_the_meantime_is_not_gone(registry_of_hubs: Hubs, plac
         assert [each.state for each in registry_of_hubs.hubs()] == ["gone"]
         assert other.write(record._replace(seen_at=7))
         assert not other.write(record._replace(seen_at=8))
+
+
+def test_rows_of_hubs_that_stopped_long_ago_are_deleted(registry_of_hubs: Hubs, place: Place) -> None:
+    record = HubRecord(HERE, "a", "1", HubState.SERVING.value, 1, 100, 0)
+    registry_of_hubs.write(record)
+    for number, state in enumerate((HubState.STOPPED, HubState.GONE, HubState.STOPPED, HubState.DRAINING)):
+        place.execute(
+            "INSERT INTO hubs VALUES (:id, 'b', '1', :state, 1, :seen, 0)",
+            id=f"{number:032}", state=state.value, seen=10 + number,
+        )  # fmt: skip
+    assert registry_of_hubs.clean_up(13, 2) == 2
+    assert registry_of_hubs.clean_up(12, 2) == 0
+    assert registry_of_hubs.clean_up(13, 2) == 1
+    assert sorted(each.state for each in registry_of_hubs.hubs()) == ["draining", "serving"]
+    assert not registry_of_hubs.write(record)
+
+
+def test_hub_whose_row_was_deleted_learns_that_it_was_gone(registry_of_hubs: Hubs, place: Place) -> None:
+    record = HubRecord(THERE, "b", "1", HubState.SERVING.value, 1, 5, 0)
+    with contextlib.closing(Hubs(place.url, THERE)) as other:
+        assert not other.write(record), "it has just started"
+        registry_of_hubs.count_gone(THERE, 5)
+        assert registry_of_hubs.clean_up(6, 9) == 1
+        assert other.write(record._replace(seen_at=7))
+        assert not other.write(record._replace(seen_at=8))
+
+
+def test_hub_that_follows_others_cleans_up(world: World, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.replicas.HUBS_SHOWN_S", 0.0)
+
+    async def work(world: World) -> None:
+        await world.there.replicas.close()
+        for _ in range(3):
+            world.now_s += HUBS_CLEANUP_S
+            await world.here.replicas.look()
+        assert list(world.here.replicas.known) == [HERE]
+
+    world.run(work)
 
 
 def test_observations_of_a_newer_program_change_nothing() -> None:

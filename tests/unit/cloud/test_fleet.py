@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.hub.elsewhere import ElsewhereGateways, compare
 from cloud.hub.fleet import FleetFull, FleetState, Rate
 from cloud.hub.groups import GatewaySession
 from cloud.hub.limits import HISTORY_SECONDS
@@ -74,22 +77,89 @@ def test_forgotten_gateway_frees_its_place() -> None:
         fleet.connect(first, 8)
 
 
+class Looks:
+    """Looks of a fleet at the gateways of other hubs."""
+
+    def __init__(self, fleet: FleetState) -> None:
+        self.elsewhere = ElsewhereGateways(fleet)
+
+    def look(self, *found: GatewayRecord, there: Collection[str] = ("there",)) -> int:
+        """Take over a look; return its number of steps."""
+        look = compare(self.elsewhere.records, found)
+        return sum(1 for _ in self.elsewhere.take_over(look, there))
+
+
+THERE = GatewayRecord("acme", "gw1", 1, 1, True, "-", 1, 0, writer="there")
+
+
 def test_gateway_that_came_and_left_between_two_looks_is_not_shown_elsewhere() -> None:
     """The record is older than the connection here; the registry has no record of another hub after it."""
     fleet = FleetState(hub="here")
-    stale = GatewayRecord("acme", "gw1", 1, 1, True, "-", 1, 0, writer="there")
-    fleet.follow([stale], {"there"})
+    looks = Looks(fleet)
+    looks.look(THERE)
     assert fleet.connected == 1
     session = GatewaySession("acme", "gw1", "a")
     fleet.connect(session, 2)
     fleet.disconnect(session, 3)
-    fleet.follow([stale], {"there"})
-    fleet.follow([], {"there"})
+    looks.look(THERE)
+    looks.look()
     assert (fleet.connected, fleet.tenant("acme").connected, fleet.connected_here) == (0, 0, 0)
 
 
 def test_forgotten_gateway_of_another_hub_is_not_counted() -> None:
     fleet = FleetState(hub="here")
-    fleet.follow([GatewayRecord("acme", "gw1", 1, 1, True, "-", 1, 0, writer="there")], {"there"})
+    Looks(fleet).look(THERE)
     fleet.forget(("acme", "gw1"), 9)
     assert (fleet.connected, fleet.tenant("acme").connected, fleet.tenant("acme").known) == (0, 0, 0)
+
+
+def test_look_without_changes_takes_over_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.elsewhere.FOLLOWED_AT_ONCE", 2)
+    fleet = FleetState(hub="here")
+    looks = Looks(fleet)
+    records = [THERE._replace(name=f"gw{number}", observed=f'{{"dropped": {number}}}') for number in range(5)]
+    assert looks.look(*records) == 3, "in slices"
+    assert (fleet.connected, fleet.gateways["acme", "gw4"].dropped) == (5, 4)
+    assert looks.look(*(record._replace() for record in records)) == 0
+    records[3] = records[3]._replace(last_seen=7, observed='{"dropped": 9}')
+    assert looks.look(*records) == 1
+    assert (fleet.gateways["acme", "gw3"].last_seen, fleet.gateways["acme", "gw3"].dropped) == (7, 9)
+    assert looks.look(*records[:2]) == 2
+    assert (fleet.connected, fleet.tenant("acme").connected) == (2, 2)
+
+
+def test_gateways_follow_their_hub_although_their_records_stay() -> None:
+    fleet = FleetState(hub="here")
+    looks = Looks(fleet)
+    looks.look(THERE)
+    looks.look(THERE, there=())
+    assert fleet.connected == 0
+    looks.look(THERE)
+    assert fleet.connected == 1
+
+
+def test_look_that_is_not_taken_over_to_its_end_is_repeated() -> None:
+    fleet = FleetState(hub="here")
+    looks = Looks(fleet)
+    session = GatewaySession("acme", "gw1", "a")
+    fleet.connect(session, 2)
+    looks.look(THERE)
+    fleet.disconnect(session, 3)
+    fleet.forget(("acme", "gw1"), 9)
+    steps = looks.elsewhere.take_over(compare(looks.elsewhere.records, [THERE._replace(last_seen=8)]), ("there",))
+    next(steps)
+    steps.close()
+    assert looks.elsewhere.records[THERE.tenant, THERE.name] == THERE
+    assert looks.look(THERE._replace(last_seen=8)) == 1
+
+
+def test_gateway_without_a_place_comes_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.fleet.GATEWAYS_MAX", 1)
+    fleet = FleetState(hub="here")
+    looks, other = Looks(fleet), THERE._replace(name="gw2")
+    looks.look(THERE, other)
+    looks.look(THERE, other)
+    assert list(fleet.gateways) == [("acme", "gw1")]
+    fleet.forget(("acme", "gw1"), 9)
+    looks.look(other)
+    assert list(fleet.gateways) == [("acme", "gw2")]
