@@ -209,7 +209,7 @@ def _list(img: Path | None) -> None:
         click.echo("no card found: insert one; a reader without a card has 0 bytes")
     elif img is not None:
         called = click.get_current_context().command_path
-        click.echo(f"name one: sudo {called} {shlex.quote(str(img))} /dev/…")
+        click.echo(f"name one: {shlex.join(('sudo', *called.split(), str(img)))} /dev/…")
 
 
 def _confirm(jobs: Sequence[CardJob]) -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
+from bridge.hidden import hides
 from cloud.hub.limits import (
     REQUEST_KEYS_FORGOTTEN_MAX,
     REQUEST_KEYS_KEPT_S,
@@ -36,6 +37,7 @@ class RequestKey(NamedTuple):
     """Tenant of the user, which has a limit too."""
 
 
+@hides("body")
 class KeptRequest(NamedTuple):
     """Request that was sent under a key before."""
 

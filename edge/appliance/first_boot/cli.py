@@ -58,7 +58,7 @@ def settings(root: Path) -> None:
 @first_boot.command()
 @root_option
 def medium(root: Path) -> None:
-    """Read the logs of NVMe disks about their health, for the gateway. Run as root."""
+    """Read the health of NVMe disks. Run as root."""
     from edge.appliance.nvme import write_logs
 
     try:

@@ -22,7 +22,9 @@ from edge.output.text import word
 
 @click.group()
 def replace() -> None:
-    """Move a gateway to another card or machine. Identity, configuration, users and backlog go with it.
+    """Move a gateway to another card.
+
+    Identity, configuration, users and backlog go with it, also to another machine.
 
     \b
     On the old card or machine, with the gateway stopped:
@@ -42,6 +44,7 @@ def export(data: Path, target: Path, yes: bool) -> None:
     FILE has its keys and messages: keep it as safe as the card, and delete it after the move. After an interruption run
     it again.
     """
+    _require_folder(data)
     _refuse_running(data)
     if target.absolute().is_relative_to(data.absolute()):
         raise CommandError(f"{target} is in the data directory", hint="name a file elsewhere", error="move-refused")
@@ -61,7 +64,9 @@ def export(data: Path, target: Path, yes: bool) -> None:
 
 @replace.command("import")
 @data_option
-@click.argument("source", metavar="[FILE]", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.argument(
+    "source", metavar="[FILE]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False
+)
 @click.option("--discard", is_flag=True, help="Discard the messages that are stored here.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def import_(data: Path, source: Path | None, discard: bool, yes: bool) -> None:
@@ -92,6 +97,7 @@ def import_(data: Path, source: Path | None, discard: bool, yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(data: Path, yes: bool) -> None:
     """Let an exported gateway run here again. Only if its file was not imported: one identity is for one machine."""
+    _require_folder(data)
     _refuse_running(data)
     if not yes:
         confirm("Is it certain that the file of this gateway was not imported elsewhere?")
@@ -146,6 +152,13 @@ def _begin_epoch(data: Path) -> None:
 
     with offline(data, moving=True) as opened:
         opened.store.lineage.begin_epoch()
+
+
+def _require_folder(data: Path) -> None:
+    """Raise CommandError without a data directory."""
+    if not data.is_dir():
+        hint = "name the data directory of the gateway with --data"
+        raise CommandError(f"{data} does not exist", hint=hint, code=Exit.USAGE, error="no-data-directory")
 
 
 def _refuse_running(data: Path) -> None:
