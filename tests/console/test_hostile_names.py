@@ -63,6 +63,7 @@ WITHOUT: Final = {
         "alerts?show=receivers": "names and addresses of receivers permit no such text",
         "system": "counts, no names",
         "enrolment": "labels and names of gateways permit letters only",
+        "log?show=events": "the table of the log, which has one; no event of a development hub names a gateway",
         "rollouts": "a development hub has none",
         "configuration": "a development hub has none",
     },
