@@ -84,8 +84,12 @@ class IdempotentRequests:
         kept = await self._begin(mine, digest)
         if kept is not None:
             return _kept_answer(kept, digest, self._now_us())
-        async with self._renewed(mine):
-            await self._app(_plain(scope), _again(body, receive), captured.send)
+        try:
+            async with self._renewed(mine):
+                await self._app(_plain(scope), _again(body, receive), captured.send)
+        except Exception:
+            await self._end(mine, _CapturedAnswer(), secret=False)  # an internal error, which is answered outside
+            raise
         await self._end(mine, captured, secret=bool(scope.get(NOT_STORED)))
         return captured
 
@@ -105,8 +109,7 @@ class IdempotentRequests:
             yield
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
 
     async def _renew(self, mine: RequestKey) -> None:
         while True:

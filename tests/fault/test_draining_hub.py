@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -78,12 +79,14 @@ class DrivenGateway(threading.Thread):
     def _send(self, sender: AmqpSender) -> None:
         while not self.stopped.is_set() and not sender.closed:
             sent = len(sender.settled())
-            sender.send(batch(self.gateway, self.accepted))
+            with contextlib.suppress(OSError):  # a reset in place of the close: it connects again
+                sender.send(batch(self.gateway, self.accepted))
             outcomes = sender.settled()
             if len(outcomes) == sent + 1 and outcomes[-1] is DeliveryState.ACCEPTED:
                 self.accepted += 1
 
 
+@pytest.mark.timeout(400)
 def test_gateways_leave_a_hub_that_stops(hubs: list[Waypost]) -> None:
     first, second = hubs
     for hub in hubs:
@@ -124,13 +127,16 @@ def test_gateways_leave_a_hub_that_stops(hubs: list[Waypost]) -> None:
     for gateway in gateways:
         mine = {sequence for name, sequence in found if name == gateway.gateway}
         assert mine >= set(range(gateway.accepted))
-    states = {each["name"]: each["state"] for each in document(second, "/api/v1/system")["hubs"]}
-    assert sorted(states.values()) in (["serving", "stopped"], ["draining", "serving"])
+
+    def states() -> list[str]:
+        return sorted(each["state"] for each in document(second, "/api/v1/system")["hubs"])
+
+    wait_until(lambda: states() == ["serving", "stopped"], timeout_s=WAIT_S, what="the other hub knows it")
 
 
-def test_second_signal_ends_a_hub_at_once(hubs: list[Waypost]) -> None:
+def test_signal_that_is_forwarded_ends_a_hub_in_order(hubs: list[Waypost]) -> None:
     hub = hubs[1]
     with standing_still(hub.pid):
         for number in (signal.SIGTERM, signal.SIGINT):  # both wait until it continues
             os.kill(hub.pid, number)
-    assert hub.ends() in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+    assert hub.ends() == 0

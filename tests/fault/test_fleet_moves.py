@@ -53,6 +53,7 @@ async def move(hubs: list[Waypost], gateways: int) -> list[float]:
     return took_s
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("gateways", [30, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_gateways_move_at_once(tmp_path: Path, postgres: Postgres, gateways: int) -> None:
     config, url = tmp_path / "hub.yaml", postgres.url(postgres.schema())

@@ -70,6 +70,8 @@ class Hubs:
 
         def work(tx: sa.Connection) -> bool:
             before = tx.execute(sa.select(hubs.c.state).where(mine)).scalar()
+            if before != record.state:
+                notify(tx, NoticeTopic.CONNECTIONS)
             if before is None:
                 tx.execute(hubs.insert().values(**record._asdict()))
             else:
@@ -85,6 +87,7 @@ class Hubs:
 
         def work(tx: sa.Connection) -> None:
             tx.execute(hubs.update().where(hubs.c.id == self._hub).values(state=HubState.STOPPED.value))
+            notify(tx, NoticeTopic.CONNECTIONS)
             _disconnect(tx, self._hub)
 
         self._database.transaction(work)

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from cloud.hub.limits import HUB_CLOCKS_S
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.dialects import BUSY_S
 from cloud.hub.registry.sessions import RegistrySessions
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_LIFE_S, SESSION_RENEWAL_S, SESSION_STAY_S
 from edge.broker.http.session_archive import BY_PASSWORD, KeptSession
@@ -140,10 +139,8 @@ def test_lookup_waits_for_no_landing(archive: RegistrySessions, place: Place) ->
         assert archive.find(sha256(b"made up").digest()) is None
         assert archive.all() == [given]
 
-    started = time.monotonic()
-    landing.transaction(work)
+    landing.transaction(work)  # a look that waited for the lock would end with an error
     landing.close()
-    assert time.monotonic() - started < BUSY_S, "it did not wait for the lock"
 
 
 def test_one_hub_renews_a_token(archive: RegistrySessions) -> None:

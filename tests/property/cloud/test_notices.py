@@ -18,7 +18,7 @@ from tests.support.loop_wait import until
 from tests.unit.cloud.command_line import StubLine
 
 POLL_S: Final = 0.02
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 COMMANDS: Final = 12
 GATEWAY: Final = ("acme", "hall")
 

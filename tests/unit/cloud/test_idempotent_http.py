@@ -27,6 +27,9 @@ Answer = tuple[int, dict[str, Any]]
 class _Access:
     """Admits everybody as one user."""
 
+    async def recover_session(self, _: object) -> None:
+        """Nobody has a session."""
+
     @contextlib.asynccontextmanager
     async def admitted(self, _: object) -> AsyncIterator[tuple[object, None]]:
         yield SimpleNamespace(user="ann@acme"), None
@@ -102,6 +105,21 @@ def test_repeat_after_a_failure_is_told_at_once_that_the_outcome_is_unknown(keys
 
     (first, _), (status, problem) = asyncio.run(twice())
     assert (first, status, problem["code"]) == (503, 409, "outcome-unknown")
+
+
+def test_repeat_after_an_internal_error_is_told_that_the_outcome_is_unknown(keys: _Keys) -> None:
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ZeroDivisionError
+
+    hub = _Hub(keys, app)
+
+    async def twice() -> Answer:
+        with pytest.raises(ZeroDivisionError):
+            await hub.post()
+        return await hub.post()
+
+    status, problem = asyncio.run(twice())
+    assert (status, problem["code"]) == (409, "outcome-unknown")
 
 
 def test_repeat_after_a_refusal_is_done(keys: _Keys) -> None:

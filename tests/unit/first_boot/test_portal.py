@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,9 +63,14 @@ def test_redirect_to_another_host_is_a_portal(
     assert find_portal(HOST, port=server.server_port) == portal
 
 
-def test_host_that_does_not_answer_is_no_portal() -> None:
+def test_host_that_does_not_answer_is_no_portal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_portal(HOST, port=free_port()) is None
-    assert find_portal("no such host", port=80) is None
+
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", fail)
+    assert find_portal("hub.example", port=80) is None
 
 
 def test_next_step_names_the_portal(monkeypatch: pytest.MonkeyPatch) -> None:
