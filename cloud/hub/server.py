@@ -386,22 +386,27 @@ class HubServer:
         except (ListenError, TlsError, RegistryError) as error:
             raise HubError(str(error)) from error
         finally:
-            self._health.stop()
-            await self._alerts.close()
-            if access.keeper is not None:
-                await access.keeper.close()
-            await self._reader.stop()
-            await self._finish()
-            await self._usage.close()
-            await self._close_services()
-            if self._users is not None:
-                await self._users.stop()
+            await self._end(access)
+
+    async def _end(self, access: HttpAccess) -> None:
+        """End the parts from the last line to the first. An error of one is raised after the others have ended."""
+        async with contextlib.AsyncExitStack() as ends:
+            ends.callback(self._executor.shutdown)
+            ends.callback(self._executor.submit, self._registry.close)
+            ends.callback(self._threads.stop)
+            ends.push_async_callback(self._spaces.stop)
             if self._issuer is not None:
-                await self._issuer.stop()
-            await self._spaces.stop()
-            self._threads.stop()
-            self._executor.submit(self._registry.close)
-            self._executor.shutdown()
+                ends.push_async_callback(self._issuer.stop)
+            if self._users is not None:
+                ends.push_async_callback(self._users.stop)
+            ends.push_async_callback(self._close_services)
+            ends.push_async_callback(self._usage.close)
+            ends.push_async_callback(self._finish)
+            ends.push_async_callback(self._reader.stop)
+            if access.keeper is not None:
+                ends.push_async_callback(access.keeper.close)
+            ends.push_async_callback(self._alerts.close)
+            ends.callback(self._health.stop)
 
     async def _open_services(self) -> None:
         """Open the services with connections to the registry of their own. Raises `RegistryError`."""

@@ -53,7 +53,7 @@ function save(event) {
   link.href = URL.createObjectURL(new Blob([makeFile(values)], { type: "application/yaml" }));
   link.download = RULES.file;
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // Safari reads it some time after the click
   state.textContent = `${RULES.file} is saved: copy it to the drive WAYPOST of the card, then delete it from this machine`;
 }
 
