@@ -28,7 +28,7 @@ class _Access:
     """Admits everybody as one user."""
 
     async def recover_session(self, _: object) -> None:
-        """Nobody has a session."""
+        """Find no session."""
 
     @contextlib.asynccontextmanager
     async def admitted(self, _: object) -> AsyncIterator[tuple[object, None]]:
