@@ -6,6 +6,7 @@ one too.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -95,8 +96,11 @@ def write_archive(target: Path, data: Path, head: ArchiveHead) -> None:
 
 def read_head(source: Path) -> ArchiveHead:
     """Return the description of an archive. Raises ArchiveDamaged, OSError."""
-    with source.open("rb") as file:
-        return next(_members(file))[0]
+    with source.open("rb") as file, _damage_explained():
+        first = next(_members(file), None)
+    if first is None:
+        raise ArchiveDamaged("it is empty")
+    return first[0]
 
 
 def unpack_archive(source: Path, target: Path) -> ArchiveHead:
@@ -108,7 +112,7 @@ def unpack_archive(source: Path, target: Path) -> ArchiveHead:
     sums: dict[str, str] = {}
     listed: dict[str, str] | None = None
     described: ArchiveHead | None = None
-    with source.open("rb") as file:
+    with source.open("rb") as file, _damage_explained():
         for head, name, content in _members(file):
             described = head
             if listed is not None:
@@ -162,25 +166,31 @@ class _HashingReader(io.RawIOBase):
         return piece
 
 
-def _members(file: IO[bytes]) -> Iterator[tuple[ArchiveHead, str, IO[bytes]]]:
-    """Yield the head with the name and content of each member. Raises ArchiveDamaged."""
-    head: ArchiveHead | None = None
+@contextlib.contextmanager
+def _damage_explained() -> Iterator[None]:
+    """Turn errors of reading an archive, of its members or of their content, into ArchiveDamaged."""
     try:
-        unpacked = zstandard.ZstdDecompressor().stream_reader(file)
-        with tarfile.open(fileobj=unpacked, mode="r|") as archive:
-            for info in archive:
-                content = archive.extractfile(info) if info.isreg() else None
-                if content is None:
-                    raise ArchiveDamaged(f"{info.name} is not a file")
-                if head is None:
-                    if info.name != HEAD:
-                        raise ArchiveDamaged("it is not a gateway's archive")
-                    head = _decode(content.read(DESCRIPTION_BYTES_MAX), ArchiveHead)
-                    if head.format != FORMAT:
-                        raise ArchiveDamaged(f"its format {head.format} needs a newer program")
-                yield head, info.name, content
+        yield
     except (tarfile.TarError, zstandard.ZstdError, EOFError) as why:
         raise ArchiveDamaged(f"it cannot be read: {why}") from None
+
+
+def _members(file: IO[bytes]) -> Iterator[tuple[ArchiveHead, str, IO[bytes]]]:
+    """Yield the head with the name and content of each member. Raises ArchiveDamaged, and errors of the two formats."""
+    head: ArchiveHead | None = None
+    unpacked = zstandard.ZstdDecompressor().stream_reader(file)
+    with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+        for info in archive:
+            content = archive.extractfile(info) if info.isreg() else None
+            if content is None:
+                raise ArchiveDamaged(f"{info.name} is not a file")
+            if head is None:
+                if info.name != HEAD:
+                    raise ArchiveDamaged("it is not a gateway's archive")
+                head = _decode(content.read(DESCRIPTION_BYTES_MAX), ArchiveHead)
+                if head.format != FORMAT:
+                    raise ArchiveDamaged(f"its format {head.format} needs a newer program")
+            yield head, info.name, content
 
 
 def _decode(content: bytes, type_: type[T]) -> T:

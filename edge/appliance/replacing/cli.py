@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from edge.appliance.replacing.archive import ArchiveDamaged, read_head
-from edge.appliance.replacing.moving import MoveRefused, give_up, move_in, move_out
+from edge.appliance.replacing.moving import MoveRefused, give_up, move_in, move_out, require_replaceable
 from edge.appliance.store.shared import confirm, data_option, explained, store_path
 from edge.broker.store.lock import is_held
 from edge.broker.store.moved import ARRIVING_NAME
@@ -79,6 +79,7 @@ def import_(data: Path, source: Path | None, discard: bool, yes: bool) -> None:
         if source is None and not (data / ARRIVING_NAME).exists():
             raise click.UsageError("FILE is missing: the file of `waypost replace export`")
         if source is not None and not (data / ARRIVING_NAME).exists():
+            require_replaceable(data)
             head = read_head(source)
             stored = _count_messages(data)
             if stored and not discard:

@@ -39,6 +39,10 @@ UNPACKED: Final = "arriving.part"
 """Folder with the unpacked files, inside of the directory that they replace: renaming needs one file system."""
 STAYING: Final = frozenset({LOCK_NAME, ARRIVING_NAME, UNPACKED, FIRST_BOOT})
 """Entries of the new directory that are not replaced."""
+BEGUN: Final = frozenset({LOCK_NAME, UNPACKED, f"{ARRIVING_NAME}.new"})
+"""Entries that an import leaves in an empty folder when it is interrupted before its mark."""
+OF_GATEWAY: Final = (FILE_NAME, FIRST_BOOT, MOVED_NAME, ARRIVING_NAME)
+"""Entries of which a data directory has at least one."""
 
 
 class MoveRefused(Exception):
@@ -101,6 +105,7 @@ def move_in(data: Path, source: Path | None, begin_epoch: Callable[[], object]) 
     StoreError, OSError.
     """
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    require_replaceable(data)
     lock = DirectoryLock(data)
     try:
         mark = _read_mark(data / ARRIVING_NAME)
@@ -118,6 +123,17 @@ def move_in(data: Path, source: Path | None, begin_epoch: Callable[[], object]) 
     (data / ARRIVING_NAME).unlink()
     sync_folder(data)
     return mark
+
+
+def require_replaceable(data: Path) -> None:
+    """Raise MoveRefused for a folder with files that is not a data directory: an import removes all of them.
+
+    Raises OSError.
+    """
+    found = sorted(each.name for each in data.iterdir() if each.name not in BEGUN) if data.is_dir() else []
+    if found and not any((data / name).exists() for name in OF_GATEWAY):
+        words = f"{data} is not a gateway's data directory, and has files which would be lost, such as {found[0]}"
+        raise MoveRefused(words, "name the data directory as for `waypost run`, or an empty folder, with --data")
 
 
 def give_up(data: Path, begin_epoch: Callable[[], object]) -> MoveMark:

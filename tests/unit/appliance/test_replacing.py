@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +165,65 @@ def test_truncated_or_changed_archive_changes_nothing(tmp_path: Path) -> None:
     assert read_head(archive).gateway == "hall"
 
 
+def test_archive_of_real_size_is_damaged_in_a_files_content(tmp_path: Path) -> None:
+    """Not only in the first block, which holds the description."""
+    archive, left, data = tmp_path / "hall.gateway", old(tmp_path / "old"), fresh(tmp_path / "new")
+    (left / FILE_NAME).write_bytes(random.Random(1).randbytes(300_000))
+    moved_out(left, archive)
+    whole, before = archive.read_bytes(), tree(data)
+    place = whole.index(zstandard.MAGIC_NUMBER.to_bytes(4, "little")) + 4
+    damaged = [whole[:length] for length in range(0, len(whole) - 1, 29_989)]
+    damaged += [
+        whole[:place] + b"\xff" * 40_000 + whole[place + 40_000 :] for place in range(place, len(whole), 50_021)
+    ]
+    for content in damaged:
+        archive.write_bytes(content)
+        with pytest.raises(ArchiveDamaged):
+            move_in(data, archive, lambda: None)
+        assert tree(data) == before
+
+
+def test_archive_without_members_is_no_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = io.BytesIO()
+    tarfile.open(fileobj=packed, mode="w").close()
+    (tmp_path / "file").write_bytes(zstandard.compress(packed.getvalue()))
+    assert run(["replace", "import", str(tmp_path / "file"), "--data", str(tmp_path / "new"), "--yes"]) == 4
+    assert "the file cannot be used: it is empty" in capsys.readouterr().err
+
+
+def test_other_folder_keeps_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive, home = tmp_path / "hall.gateway", tmp_path / "home"
+    moved_out(old(tmp_path / "old"), archive)
+    (home / "photos").mkdir(parents=True)
+    (home / "thesis.txt").write_bytes(b"years")
+    assert run(["replace", "import", str(archive), "--data", str(home), "--yes"]) == 1
+    assert "is not a gateway's data directory" in capsys.readouterr().err
+    with pytest.raises(MoveRefused, match="such as photos"):
+        move_in(home, archive, lambda: None)
+    assert sorted(os.listdir(home)) == ["photos", "thesis.txt"]
+
+
+def test_empty_folder_becomes_the_gateways(tmp_path: Path, cut: Callable[[int], None]) -> None:
+    """Also after an interruption before the mark, which leaves unpacked files."""
+    archive = tmp_path / "hall.gateway"
+    moved_out(old(tmp_path / "old"), archive)
+    cuts = 0
+    for count in range(1, 400):
+        data = tmp_path / str(count)
+        cut(count)
+        try:
+            move_in(data, archive, lambda: None)
+        except SimulatedKill:
+            cuts += 1
+        else:
+            break
+        finally:
+            cut(1 << 30)
+        if not (data / ARRIVING_NAME).exists():
+            move_in(data, archive, lambda: None)
+    assert cuts > 20
+
+
 def test_archive_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     head = {"format": 2, "id": "", "gateway": "", "epoch": "", "version": "", "created": "", "bytes": 0}
     packed = io.BytesIO()
@@ -270,7 +330,7 @@ def test_command_refuses_to_discard_messages(tmp_path: Path, capsys: pytest.Capt
     assert run(["replace", "export", str(archive), "--data", str(left), "--yes"]) == 0
     assert run(["store", "new-epoch", "--data", str(left), "--yes"]) == 1
     assert "must not run here too" in capsys.readouterr().err
-    assert run(["replace", "import", str(tmp_path / "nowhere"), "--data", str(data), "--yes"]) == 1
+    assert run(["replace", "import", str(tmp_path / "nowhere"), "--data", str(data), "--yes"]) == 2
     assert run(["replace", "import", "--data", str(data), "--yes"]) == 2
     assert run(["replace", "import", str(archive), "--data", str(data), "--yes"]) == 0
     with offline(data) as opened:
