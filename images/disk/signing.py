@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +19,7 @@ from images.programs import require, run, run_for_output
 
 SUBJECT: Final = "/CN=Waypost development, this machine only"
 DAYS: Final = "3650"
+CERTIFICATE: Final = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----")
 
 
 class SigningKeys(NamedTuple):
@@ -29,9 +32,13 @@ class SigningKeys(NamedTuple):
 
     @property
     def keyring(self) -> bytes:
-        """Certificates by which gateways recognise updates (PEM), of this key first."""
-        found = (file.read_bytes().rstrip(b"\n") for file in (self.certificate, *self.trusted))
-        return b"".join(each + b"\n" for each in found)
+        """Certificates by which gateways recognise updates (PEM), of this key first. Raises ImageError.
+
+        They are written anew: nothing else in those files gets into an image.
+        """
+        return "".join(
+            run_for_output("openssl", "x509", "-in", each) for each in (self.certificate, *self.trusted)
+        ).encode()
 
 
 def load_keys(cache: Path, key: Path | None, certificate: Path | None, trusted: Sequence[Path] = ()) -> SigningKeys:
@@ -43,13 +50,29 @@ def load_keys(cache: Path, key: Path | None, certificate: Path | None, trusted: 
         raise ImageError("--key and --certificate go together", code=USAGE)
     require("openssl")
     for each in trusted:
-        _read_public_key(each, "a certificate", "x509", "-noout", "-pubkey")
+        _read_certified_key(each)
     if key is not None and certificate is not None:
         of_key = _read_public_key(key, "a key", "pkey", "-pubout")
-        if of_key != _read_public_key(certificate, "a certificate", "x509", "-noout", "-pubkey"):
+        if of_key != _read_certified_key(certificate):
             raise ImageError(f"{certificate} is not the certificate of {key}", hint="name a matching pair", code=USAGE)
         return SigningKeys(key, certificate, tuple(trusted))
     return _load_development_keys(cache / "development-key")._replace(trusted=tuple(trusted))
+
+
+def _read_certified_key(file: Path) -> str:
+    """Return the public key in a file with one certificate and no private key. Raises ImageError."""
+    found = _read_public_key(file, "a certificate", "x509", "-noout", "-pubkey")
+    content = file.read_bytes()
+    if b"PRIVATE KEY" in content:
+        hint = f"write the certificate alone: openssl x509 -in {shlex.quote(str(file))} -out certificate.pem"
+        raise ImageError(f"{file} has a private key, which must not get into an image", hint=hint, code=USAGE)
+    count = len(CERTIFICATE.findall(content))
+    if count == 0:  # openssl reads DER too; RAUC does not
+        hint = f"convert it: openssl x509 -in {shlex.quote(str(file))} -out certificate.pem"
+        raise ImageError(f"{file} is not a certificate in PEM", hint=hint, code=USAGE)
+    if count > 1:
+        raise ImageError(f"{file} has {count} certificates", hint="name a file for each (--trust)", code=USAGE)
+    return found
 
 
 def _read_public_key(file: Path, what: str, *command: str) -> str:

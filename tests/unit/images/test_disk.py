@@ -140,6 +140,26 @@ class TestSignatures:
         with pytest.raises(ImageError):
             signing.verify(file, pair.certificate, log)
 
+    @needs("openssl")
+    def test_only_certificates_get_into_images(self, tmp_path: Path) -> None:
+        """A file with key and certificate is usual; of the keyring everybody can read all."""
+        pair, other = (signing.load_keys(tmp_path / name, None, None) for name in ("one", "two"))
+        certificate, der = pair.certificate.read_bytes(), tmp_path / "der"
+        programs.run("openssl", "x509", "-in", other.certificate, "-outform", "DER", "-out", der, log=tmp_path / "log")
+        for content, why in (
+            (certificate + pair.key.read_bytes(), "has a private key"),
+            (certificate + other.certificate.read_bytes(), "has 2 certificates"),
+            (der.read_bytes(), "is not a certificate in PEM"),
+        ):
+            (tmp_path / "given.pem").write_bytes(content)
+            with pytest.raises(ImageError, match=why):
+                signing.load_keys(tmp_path / "one", None, None, [tmp_path / "given.pem"])
+            with pytest.raises(ImageError):
+                signing.load_keys(tmp_path / "none", pair.key, tmp_path / "given.pem")
+        (tmp_path / "given.pem").write_bytes(b"a note\n" + other.certificate.read_bytes().rstrip() + b"\nmore")
+        both = signing.load_keys(tmp_path / "keys", pair.key, pair.certificate, [tmp_path / "given.pem"])
+        assert both.keyring == certificate + other.certificate.read_bytes()
+
     def test_key_without_certificate_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match="go together"):
             signing.load_keys(tmp_path, tmp_path / "key.pem", None)
