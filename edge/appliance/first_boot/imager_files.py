@@ -22,6 +22,7 @@ _SCRIPT_IGNORED: Final = f"{SCRIPT} (scripts are not run: open the image by its 
 def take_over(places: CardPaths) -> tuple[str, ...]:
     """Merge Imager's settings into the card's file, which has precedence; return the names of those without effect.
 
+    Without an own file on the card, the settings that were applied before have precedence: Imager knows no hub.
     Raises OSError, and ConfigurationRejected when a file cannot be read.
     """
     script = (_SCRIPT_IGNORED,) if (places.card / SCRIPT).exists() else ()
@@ -32,11 +33,19 @@ def take_over(places: CardPaths) -> tuple[str, ...]:
     readable, draft = _draft(_content(places.file))
     if not readable:
         return script  # the errors of the own file are reported; the next start merges
-    if found.name is not None or found.spec:
-        write_whole(places.file, text_of(merge_into(draft, found)).encode(), mode=0o644)
+    kept = _draft(_content(places.kept))[1] if draft is None else None
+    merged = merge_into(draft or kept, found)
+    if (found.name is not None or found.spec) and (kept is None or merged != kept):
+        write_whole(places.file, text_of(merged).encode(), mode=0o644)
     for name in (USER, NETWORK, INSTANCE):
         remove_secret(places.card / name)
-    return (*found.ignored, *script)
+    spec = (kept or {}).get("spec") or {}
+    staying = (
+        f"{key} (the gateway has another: {FILE} changes it)"
+        for key in found.spec
+        if key in spec and spec[key] != found.spec[key]
+    )
+    return (*found.ignored, *staying, *script)
 
 
 def _draft(text: bytes) -> tuple[bool, Plain | None]:

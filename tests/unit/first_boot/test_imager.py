@@ -173,6 +173,27 @@ def test_own_file_is_applied_next_to_a_broken_one(tmp_path: Path) -> None:
     assert not places.refused.exists()
 
 
+@pytest.mark.parametrize("wifi", [None, {"ssid": "own", "country": "FR"}])
+def test_corrected_file_of_imager_leaves_the_applied_settings(tmp_path: Path, wifi: dict[str, str] | None) -> None:
+    """Also when the own file has left the card; a setting that it lacked is taken over."""
+    spec = {"hub": HUB, "cable": {"address": "192.168.1.20/24"}, **({} if wifi is None else {"wifi": wifi})}
+    keys = {} if wifi is None else {"sshKeys": [SSH]}
+    places = card(tmp_path, user="hostname: [unclosed", own=text_of(document("hall", {**spec, **keys})))
+    before = apply_settings(places).card
+    assert before is not None
+    (places.card / "user-data").write_text(USER_DATA)
+    found = apply_settings(places)
+    assert (found.refusal, found.new) == (None, wifi is None)
+    assert any(each.startswith("wifi (") for each in found.ignored) is (wifi is not None)
+    assert found.card is not None
+    assert (found.card.name, found.card.spec.hub, found.card.spec.cable) == ("hall", before.spec.hub, before.spec.cable)
+    assert found.card.spec.wifi is not None
+    assert found.card.spec.wifi.ssid == ("own" if wifi else 'plänt "1"')
+    assert not (places.card / "user-data").exists()
+    assert not places.file.exists()
+    assert apply_settings(places).new is False
+
+
 def test_older_imager_is_read_too() -> None:
     users = f"hostname: 1234\nusers:\n- name: pi\n  ssh_authorized_keys:\n  - {SSH}\n"
     point = "    access-points:\n      plänt:\n        hidden: true\n"
