@@ -34,7 +34,7 @@ class SigningKeys(NamedTuple):
     def keyring(self) -> bytes:
         """Certificates by which gateways recognise updates (PEM), of this key first. Raises ImageError.
 
-        They are written anew: nothing else in those files gets into an image.
+        OpenSSL writes them again: nothing else in those files gets into an image.
         """
         return "".join(
             run_for_output("openssl", "x509", "-in", each) for each in (self.certificate, *self.trusted)
