@@ -210,7 +210,7 @@ class TestHub:
             "eve@default", "ops@default",
         ]  # fmt: skip
         output_of("hub", "user", "remove", "eve@default", environment=home)
-        assert "error[not-found]" in error_of("hub", "user", "remove", "eve@default", code=1, environment=home)
+        assert "error[user-not-found]" in error_of("hub", "user", "remove", "eve@default", code=1, environment=home)
 
     def test_what_has_no_route_names_the_data_directory(self, hub: Node, home: dict[str, str]) -> None:
         sign_in(hub, "ops@default", home)
