@@ -34,23 +34,6 @@ def sign_in(visit: Visit, operator: HubOperator) -> None:
     visit.page.locator(".frame main .panel").first.wait_for()
 
 
-def test_gateway_that_never_connected_and_the_log_of_the_hub(browser: Browser, fleet: EnrolledFleet) -> None:
-    fleet.enrol("yard")
-    operator = HubOperator(fleet.hub)
-    with visiting(browser, operator.base) as visit:
-        sign_in(visit, operator)
-        visit.open("#/fleet?show=never")
-        row = visit.page.get_by_role("row").filter(has_text="yard")
-        row.wait_for(timeout=60_000)
-        assert "never connected" in row.inner_text()
-        assert "waypost doctor" in row.inner_text()
-        assert visit.violations() == []
-        visit.open("#/log")
-        visit.page.get_by_role("button", name="Events").click()
-        visit.see("sign-in: user=operator")
-        assert visit.violations() == []
-
-
 def test_gateway_enrols_by_the_code_on_the_sheet(browser: Browser, fleet: EnrolledFleet) -> None:
     """Two clicks and a label; the code is on the sheet."""
     operator = HubOperator(fleet.hub)
@@ -78,6 +61,23 @@ def test_gateway_enrols_by_the_code_on_the_sheet(browser: Browser, fleet: Enroll
         assert "site=lyon" in row.inner_text()
         assert visit.violations() == []
         assert visit.overflow() == 0
+
+
+def test_gateway_that_never_connected_and_the_log_of_the_hub(browser: Browser, fleet: EnrolledFleet) -> None:
+    fleet.enrol("yard")
+    operator = HubOperator(fleet.hub)
+    with visiting(browser, operator.base) as visit:
+        sign_in(visit, operator)
+        visit.open("#/fleet?show=never")
+        row = visit.page.get_by_role("row").filter(has_text="yard")
+        row.wait_for(timeout=60_000)
+        assert "never connected" in row.inner_text()
+        assert "waypost doctor" in row.inner_text()
+        assert visit.violations() == []
+        visit.open("#/log")
+        visit.page.get_by_role("button", name="Events").click()
+        visit.see("sign-in: user=operator")
+        assert visit.violations() == []
 
 
 def test_halted_rollout_is_found_and_resumed(browser: Browser, tmp_path: Path) -> None:
