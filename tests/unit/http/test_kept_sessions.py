@@ -430,8 +430,10 @@ class TestSeveralNodes:
                 raise ArchiveFailed("the registry cannot be used: connection refused")
 
             async with Node(world) as first, Node(world) as second:
+                stranger = httpx.Cookies()
+                second.show("s" * 43, stranger)
+                assert await second.look(stranger) == 401, "and it has loaded what is kept"
                 await first.sign_in()
-                assert await second.look(httpx.Cookies()) == 401
                 monkeypatch.setattr(SessionFile, "find", fail)
                 world.now_s += SESSION_CHECK_S
                 assert await first.look() == 200, "known here"
@@ -488,10 +490,10 @@ class TestSilentArchive:
                 assert await node.look(jars[1]) == 200
                 assert archive.found == 1, "it is left alone after a failure"
                 archive.fails = False
-                world.now_s += SESSION_CHECK_S
-                monkeypatch.setattr(session_keeper, "SESSION_CHECK_S_MAX", 60.0)
-                assert await node.look(jars[1]) == 200
-                assert archive.found == 2
+                while archive.found == 1:  # a look that meets the end of the failed one asks nothing
+                    world.now_s += SESSION_CHECK_S
+                    assert await node.look(jars[1]) == 200
+                    await asyncio.sleep(0.001)
 
         run(tmp_path, test)
 
