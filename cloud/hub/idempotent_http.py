@@ -172,7 +172,7 @@ def _kept_answer(kept: KeptRequest, digest: str, now_us: int) -> Response:
         why = "the hub was stopped before its answer" if kept.status is None else f"it failed (status {kept.status})"
         raise RequestRefused(
             409,
-            f"this request was begun, and {why}",
+            f"this request was started, and {why}",
             code="outcome-unknown",
             next_step="look whether it was done; if not, send it with a new key",
         )

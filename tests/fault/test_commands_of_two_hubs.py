@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ import pytest
 
 from tests.support.command_gateway import DEVICE, CommandGateway
 from tests.support.http_client import ask, document
+from tests.support.hub_replicas import hub_replicas
 from tests.support.postgres import Postgres
 from tests.support.processes import Waypost, wait_until
 
@@ -26,19 +26,8 @@ AT_ONCE_S: Final = 1.0
 
 @pytest.fixture
 def hubs(tmp_path: Path, postgres: Postgres) -> Iterator[list[Waypost]]:
-    config = tmp_path / "hub.yaml"
-    url = postgres.url(postgres.schema())
-    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}', gatherMilliseconds: 10}}\n")
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                Waypost(
-                    tmp_path / f"{name}.log", "hub", "run", "--data", str(tmp_path / name), "--dev",
-                    "--amqp=127.0.0.1:0", "--http=127.0.0.1:0", f"--lake={tmp_path / 'lake'}", f"--config={config}",
-                )
-            )
-            for name in ("first", "second")
-        ]  # fmt: skip
+    with hub_replicas(tmp_path, postgres.url(postgres.schema()), 10) as running:
+        yield running
 
 
 class Sender(threading.Thread):

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Final
 
@@ -22,6 +21,7 @@ from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.plain import data_section
 from tests.support.amqp_sender import AmqpSender
 from tests.support.http_client import ask, document
+from tests.support.hub_replicas import hub_replicas
 from tests.support.lake import rows
 from tests.support.postgres import Postgres
 from tests.support.processes import Waypost, standing_still, wait_until
@@ -32,19 +32,8 @@ GATEWAYS: Final = ("gw1", "gw2", "gw3")
 
 @pytest.fixture(scope="module")
 def hubs(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[Waypost]]:
-    folder = tmp_path_factory.mktemp("hubs")
-    config, url = folder / "hub.yaml", postgres.url(postgres.schema())
-    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}', gatherMilliseconds: 100}}\n")
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                Waypost(
-                    folder / f"{name}.log", "hub", "run", "--data", str(folder / name), "--dev",
-                    "--amqp=127.0.0.1:0", "--http=127.0.0.1:0", f"--lake={folder / 'lake'}", f"--config={config}",
-                )
-            )
-            for name in ("first", "second")
-        ]  # fmt: skip
+    with hub_replicas(tmp_path_factory.mktemp("hubs"), postgres.url(postgres.schema()), 100) as running:
+        yield running
 
 
 def batch(gateway: str, sequence: int) -> bytes:

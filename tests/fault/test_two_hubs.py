@@ -11,7 +11,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.plain import data_section
 from tests.support.amqp_sender import AmqpSender
 from tests.support.http_client import status
+from tests.support.hub_replicas import hub_replicas
 from tests.support.lake import rows
 from tests.support.postgres import Postgres
 from tests.support.processes import Waypost
@@ -82,19 +82,8 @@ class MovingGateway:
 
 @pytest.fixture
 def hubs(tmp_path: Path, postgres: Postgres) -> Iterator[list[Waypost]]:
-    config = tmp_path / "hub.yaml"
-    url = postgres.url(postgres.schema())
-    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}', gatherMilliseconds: 100}}\n")
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                Waypost(
-                    tmp_path / f"{name}.log", "hub", "run", "--data", str(tmp_path / name), "--dev",
-                    "--amqp=127.0.0.1:0", "--http=127.0.0.1:0", f"--lake={tmp_path / 'lake'}", f"--config={config}",
-                )
-            )
-            for name in ("first", "second")
-        ]  # fmt: skip
+    with hub_replicas(tmp_path, postgres.url(postgres.schema()), 100) as running:
+        yield running
 
 
 def move_under_faults(hubs: list[Waypost], lake: Path, rounds: int, seed: int) -> list[float]:
