@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -409,6 +409,22 @@ usage = sa.Table(
     sa.Column("day", sa.Integer, primary_key=True, autoincrement=False, index=True),
     sa.Column("messages", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+taps = sa.Table(
+    "taps",
+    metadata,
+    sa.Column("lake", sa.String(64), primary_key=True),
+    sa.Column("table_name", sa.String(64), primary_key=True),
+    sa.Column("topic", sa.String(255), primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("holder", sa.String(32), nullable=True),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("newest", sa.BigInteger, nullable=False),
+    sa.Column("waiting_since", sa.BigInteger, nullable=True),
+    sa.Column("records", sa.BigInteger, nullable=False),
+    sa.Column("trouble", NameType, nullable=False),
 )
 sessions = sa.Table(
     "sessions",

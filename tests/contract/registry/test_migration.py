@@ -21,6 +21,7 @@ from cloud.hub.registry.enrolments import Enrolments, TokenRecord
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
+from cloud.hub.registry.taps import RegistryTaps, TapName
 from cloud.lake.commits import GatewayStore
 from cloud.lake.lake import TransactionId
 from cloud.lake.landing import Landing
@@ -179,3 +180,8 @@ class TestFour:
             assert enrolments.tokens() == []
         registry, _ = open_lake(place, MemoryLake())
         assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]
+
+
+def test_older_registry_gets_the_table_of_taps(golden: Place) -> None:
+    with contextlib.closing(RegistryTaps(golden.url)) as taps:
+        assert taps.read(TapName("lake", "telemetry", "topic")) is None
