@@ -10,6 +10,7 @@ import click
 
 from edge.appliance.muting.limits import MUTE_S_MAX
 from edge.appliance.running import data_option, gateway_client, http_option
+from edge.health.problems import Severity
 from edge.output.amounts import counted
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
@@ -24,6 +25,7 @@ PROBLEMS: Final = Listing(
     ("next_step",),
     "no problems",
 )
+SEVERITIES: Final = tuple(each.value for each in Severity)
 _UNITS: Final = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
@@ -53,26 +55,47 @@ def list_problems(data: Path | None, http: str | None, form: str) -> None:
 @click.option("--until", "age", required=True, metavar="TIME", help="For how long: 30m, 4h, 7d; at most 30 days.")
 @click.option("--reason", required=True, help="Words for others, such as who looks after it.")
 @click.option("--what", default="", metavar="TEXT", help="Mute only the problem with this text, of several.")
+@click.option(
+    "--severity",
+    type=click.Choice(SEVERITIES),
+    help="Mute problems up to this one.  [default: the most serious that is there now; warning without any]",
+)
 @json_option("mute")
 def mute(
-    data: Path | None, http: str | None, code: str, age: str, reason: str, what: str, as_json: JsonOutput | None
+    data: Path | None,
+    http: str | None,
+    code: str,
+    age: str,
+    reason: str,
+    what: str,
+    severity: str | None,
+    as_json: JsonOutput | None,
 ) -> None:
     """Mute the problems of a name. CODE: a name as in `list`; also one that is not there now.
+
+    A problem that gets worse than those that were muted is shown again.
 
     \b
       waypost problem mute 'device silent' --until 7d --reason 'hall 3 is closed for the holidays'
     """
     client, seconds = gateway_client(data, http), _seconds(age)
     there = [each for each in client.ask("status").get("problems", ()) if each["name"] == code]
-    chosen = _the_one(there, what) if what else ""
-    body = {"name": code, "what": chosen, "seconds": seconds, "reason": reason}
+    one = _the_one(there, what) if what else None
+    body = {
+        "name": code,
+        "what": "" if one is None else one["what"],
+        "severity": severity or _worst(there if one is None else [one]),
+        "seconds": seconds,
+        "reason": reason,
+    }
     made = client.ask("mutes", method="POST", body=body)
     if as_json:
         as_json.show([made])
         return
     say(f"{line(code)}: muted until {made['until']}")
     if not there:
-        say("note: there is no such problem now; it is muted when it comes", err=True, style="yellow")
+        words = f"note: there is no such problem now; it is muted when it comes, up to severity {made['severity']}"
+        say(words, err=True, style="yellow")
 
 
 @problem.command()
@@ -104,9 +127,15 @@ def _end(client: ConsoleClient, each: dict[str, Any]) -> None:
             raise
 
 
-def _the_one(there: list[dict[str, Any]], text: str) -> str:
-    """Return the text of the one problem that contains a text. Raises CommandError."""
-    found = [str(each["what"]) for each in there if text.casefold() in str(each["what"]).casefold()]
+def _worst(there: list[dict[str, Any]]) -> str:
+    """Return the severity of the most serious problem; of a warning without any, so that errors are still shown."""
+    found = [str(each["severity"]) for each in there] or [Severity.WARNING.value]
+    return min(found, key=SEVERITIES.index)
+
+
+def _the_one(there: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """Return the one problem whose text contains a text. Raises CommandError."""
+    found = [each for each in there if text.casefold() in str(each["what"]).casefold()]
     if len(found) != 1:
         what = f"--what {line(text)}: {counted(len(found), 'problem')} of this name, expected one"
         raise CommandError(what, "list them: waypost problem list", code=Exit.USAGE, error="invalid-value")

@@ -10,7 +10,7 @@ import datetime
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ import msgspec
 
 from edge.appliance.muting.limits import MUTES_MAX
 from edge.broker.security.private_file import write_private
-from edge.health.problems import HealthProblem, ProblemMute
+from edge.health.problems import HealthProblem, ProblemMute, Severity
 from edge.output.log_history import event
 from edge.output.text import line
 
@@ -37,6 +37,8 @@ class ProblemMuteRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     what: str = ""
     """Text of the one problem that is muted; empty for every problem of this name."""
+    severity: Severity = Severity.ERROR
+    """Most serious problem that is muted: one that gets worse is shown again. Error: every problem."""
     until_s: float
     reason: str
     by: str
@@ -47,6 +49,10 @@ class ProblemMuteRecord(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, str]:
         """Name and text: one mute each."""
         return self.name, self.what
+
+    def covers(self, problem: HealthProblem) -> bool:
+        """Return True for a problem of its name that is not more serious than those it is for."""
+        return self.name == problem.name and self.severity.rank <= problem.severity.rank
 
     def shown(self) -> ProblemMute:
         """Return what a muted problem shows."""
@@ -67,23 +73,19 @@ class ProblemMutes:
 
     def all(self) -> list[ProblemMuteRecord]:
         """Return the mutes in effect, the first to end first."""
-        self._end_due()
-        return sorted(self._mutes.values(), key=lambda each: (each.until_s, each.key))
+        return sorted(self._in_effect().values(), key=lambda each: (each.until_s, each.key))
 
     def apply(self, problems: Iterable[HealthProblem]) -> list[HealthProblem]:
         """Return problems with their mutes, the muted ones last."""
-        self._end_due()
-        mutes = self._mutes
+        mutes = self._in_effect()
         if not mutes:
             return list(problems)
-        found = [(each, mutes.get((each.name, each.what)) or mutes.get((each.name, ""))) for each in problems]
-        shown = [each if mute is None else msgspec.structs.replace(each, muted=mute.shown()) for each, mute in found]
-        return sorted(shown, key=lambda each: each.muted is not None)
+        return sorted((_muted(mutes, each) for each in problems), key=lambda each: each.muted is not None)
 
     def add(self, mute: ProblemMuteRecord) -> None:
         """Add a mute, or replace that of the same problem. Raises `MutesFull`, OSError."""
         with self._changing:
-            self._end_due()
+            self._forget_ended()
             if mute.key not in self._mutes and len(self._mutes) >= MUTES_MAX:
                 raise MutesFull(
                     f"{MUTES_MAX} problems are muted, the most at a time: end some (waypost problem unmute)"
@@ -104,13 +106,24 @@ class ProblemMutes:
         log.info("problem %s is no longer muted, by %s", line(name), line(by or "-"), extra=event("problem"))
         return True
 
-    def _end_due(self) -> None:
-        """Forget mutes that are over. The file has them until the next change; nothing reads them there."""
+    def _in_effect(self) -> dict[tuple[str, str], ProblemMuteRecord]:
+        """Return the mutes that are not over. It does not wait for a change, which writes to the disk."""
+        if self._changing.acquire(blocking=False):
+            try:
+                self._forget_ended()
+            finally:
+                self._changing.release()
         now_s = self._utc_s()
-        due = [each for each in self._mutes.values() if each.until_s <= now_s]
-        if due:
+        return {key: each for key, each in self._mutes.items() if each.until_s > now_s}
+
+    def _forget_ended(self) -> None:
+        """Forget mutes that are over; the caller holds the lock. The file has them until the next change; nothing reads
+        them there."""
+        now_s = self._utc_s()
+        ended = [each for each in self._mutes.values() if each.until_s <= now_s]
+        if ended:
             self._mutes = {key: each for key, each in self._mutes.items() if each.until_s > now_s}
-        for each in due:
+        for each in ended:
             log.info("problem %s is no longer muted: its time is over", line(each.name), extra=event("problem"))
 
     def _write(self, mutes: dict[tuple[str, str], ProblemMuteRecord]) -> None:
@@ -125,3 +138,15 @@ class ProblemMutes:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning("%s cannot be read, so no problem is muted: %s", self._file, error)
             return []
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _muted(mutes: Mapping[tuple[str, str], ProblemMuteRecord], problem: HealthProblem) -> HealthProblem:
+    """Return a problem with the mute that covers it: that of its text before that of its name."""
+    for key in ((problem.name, problem.what), (problem.name, "")):
+        mute = mutes.get(key)
+        if mute is not None and mute.covers(problem):
+            return msgspec.structs.replace(problem, muted=mute.shown())
+    return problem

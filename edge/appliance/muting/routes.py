@@ -58,6 +58,7 @@ class _MutesApi:
         record = ProblemMuteRecord(
             name=wanted.name,
             what=wanted.what,
+            severity=wanted.severity,
             until_s=now_s + wanted.seconds,
             reason=wanted.reason,
             by=await self._user(request),

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from edge.appliance.main import run
+from edge.appliance.muting import cli
 from edge.appliance.muting import mutes as muting
 from edge.appliance.muting.limits import MUTE_S_MAX, MUTES_MAX, REASON_CHARACTERS_MAX
 from edge.appliance.muting.mutes import FILE, MutesFull, ProblemMuteRecord, ProblemMutes
@@ -42,8 +45,12 @@ def found(name: str, what: str = "it fails", severity: Severity = Severity.ERROR
     return HealthProblem(name, what, "2026-01-01T00:00:00+00:00", "look", severity)
 
 
-def record(name: str, what: str = "", *, seconds: float = 60.0) -> ProblemMuteRecord:
-    return ProblemMuteRecord(name=name, what=what, until_s=NOW_S + seconds, reason="works", by="anna", made_at_s=NOW_S)
+def record(
+    name: str, what: str = "", *, seconds: float = 60.0, severity: Severity = Severity.ERROR
+) -> ProblemMuteRecord:
+    return ProblemMuteRecord(
+        name=name, what=what, severity=severity, until_s=NOW_S + seconds, reason="works", by="anna", made_at_s=NOW_S
+    )
 
 
 def muted(mutes: ProblemMutes, *problems: HealthProblem) -> list[tuple[str, str, bool]]:
@@ -78,6 +85,60 @@ def test_it_comes_back_when_the_time_is_over(
         assert muted(mutes, found("clock")) == [("clock", "it fails", False)]
     assert caplog.text.count("problem clock is no longer muted: its time is over") == 1
     assert ProblemMutes(tmp_path, clock).all() == []
+
+
+@pytest.mark.parametrize("what", ["", "it fails"])
+def test_problem_that_gets_worse_is_shown_again(mutes: ProblemMutes, what: str) -> None:
+    mutes.add(record("medium", what, severity=Severity.WARNING))
+    medium = [found("medium", severity=each) for each in Severity]
+    assert [(each.severity, each.muted is not None) for each in mutes.apply(medium)] == [
+        (Severity.ERROR, False),
+        (Severity.WARNING, True),
+        (Severity.NOTICE, True),
+    ]
+    mutes.add(record("medium", severity=Severity.ERROR))
+    assert all(each.muted is not None for each in mutes.apply(medium)), "the mute of the name covers it"
+
+
+def test_mute_that_is_added_while_others_end_stays(
+    mutes: ProblemMutes, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is shown between the two steps of a change, and a mute ends meanwhile."""
+    mutes.add(record("clock", seconds=30))
+    write = muting.write_private
+
+    def shown_meanwhile(file: Path, text: str) -> None:
+        clock.now_s += 40
+        assert muted(mutes, found("clock")) == [("clock", "it fails", False)]
+        write(file, text)
+
+    monkeypatch.setattr(muting, "write_private", shown_meanwhile)
+    mutes.add(record("store"))
+    assert [each.name for each in mutes.all()] == ["store"]
+
+
+def test_command_mutes_what_is_there(
+    mutes: ProblemMutes, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not what it may become; and no error that nobody has seen."""
+    there = [found("medium", severity=Severity.NOTICE), found("medium", "it wears", Severity.WARNING)]
+
+    class Client:
+        def ask(self, place: str, *, method: str = "GET", body: Any = None) -> Any:
+            if place == "status":
+                return {"problems": msgspec.to_builtins(there)}
+            return ask(mutes, clock, method, f"/api/v1/{place}", body).json()
+
+    monkeypatch.setattr(cli, "gateway_client", lambda *_: Client())
+    for name, *arguments in (("medium",), ("medium", "--what", "fails"), ("store", "--severity", "error"), ("clock",)):
+        assert run(["problem", "mute", name, "--until", "1m", "--reason", "works", *arguments]) == 0
+    assert [(each.name, each.what, each.severity) for each in mutes.all()] == [
+        ("clock", "", Severity.WARNING),
+        ("medium", "", Severity.WARNING),
+        ("medium", "it fails", Severity.NOTICE),
+        ("store", "", Severity.ERROR),
+    ]
+    assert "up to severity warning" in capsys.readouterr().err
 
 
 def test_restart_keeps_mutes(mutes: ProblemMutes, clock: Clock, tmp_path: Path) -> None:
@@ -123,6 +184,7 @@ def test_over_http(mutes: ProblemMutes, clock: Clock) -> None:
         {
             "name": "address a/b",
             "what": "it is full",
+            "severity": "error",
             "until": "2027-01-15T08:01:00+00:00",
             "reason": "works",
             "by": "",
@@ -143,6 +205,7 @@ def test_over_http(mutes: ProblemMutes, clock: Clock) -> None:
         {"reason": ""},
         {"reason": "x" * (REASON_CHARACTERS_MAX + 1)},
         {"forever": True},
+        {"severity": "fatal"},
     ],
 )
 def test_invalid_mute_is_refused(mutes: ProblemMutes, clock: Clock, change: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ export function Mute({ problem, close }) {
   async function save(event) {
     event.preventDefault();
     try {
-      await post("/api/v1/mutes", { name: problem.name, what: all ? "" : problem.what, seconds, reason: reason.trim() });
+      await post("/api/v1/mutes", { name: problem.name, what: all ? "" : problem.what, severity: problem.severity, seconds, reason: reason.trim() });
       close();
     } catch (failed) {
       setError(failed);
@@ -48,7 +48,7 @@ export function Mute({ problem, close }) {
     <label class="field"><span>For</span><select class="input" value=${seconds} onChange=${(event) => setSeconds(Number(event.target.value))}>
       ${SPANS.map(([label, value]) => html`<option key=${value} value=${value}>${label}</option>`)}</select></label>
     <label class="field"><span>Reason</span><input class="input" name="reason" required maxlength="500" value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>
-    <label class="check"><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> Every problem of this name, also later ones</label>
+    <label class="check"><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> Every problem of this name, also later ones. One that is more serious is shown all the same</label>
     <${ErrorNote} error=${error} />
     <p class="soft small">On the command line: <code class="name">waypost problem mute '${plain(problem.name)}' --until 24h --reason …</code></p>
     <div class="do"><button class="button main" disabled=${!reason.trim()}>Mute</button><button type="button" class="button" onClick=${close}>Cancel</button></div>
