@@ -101,6 +101,7 @@ class FirstBoot:
         wanted = self.journal.wanted()
         if wanted is None:
             return True
+        self.journal.read()  # `waypost replace import` has changed it if the gateway moved here meanwhile
         self.journal.begin(wanted)
         state = self.journal.state
         if not state.configured:
@@ -234,12 +235,13 @@ def portal_step(wanted: FirstBootSettings) -> str:
     """Return the next step in a network with a sign-in page; empty in any other."""
     if wanted.url is None or wanted.proxy is not None:
         return ""
-    portal = find_portal(HubUrl.parse(wanted.url).endpoint.host)
+    host = HubUrl.parse(wanted.url).endpoint.host
+    portal = find_portal(host)
     if portal is None:
         return ""
     return (
-        f"this network leads to a sign-in page at {portal}: have the gateway admitted there by its hardware address, "
-        "or use another network. It retries by itself"
+        f"port 80 of {host} leads to {portal}. If that is a sign-in page of this network, have the gateway admitted "
+        "there by its hardware address, or use another network. It retries by itself"
     )
 
 

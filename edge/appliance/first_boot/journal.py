@@ -77,9 +77,16 @@ class SettingsRefusal(msgspec.Struct, frozen=True, kw_only=True):
 class FirstBootJournal:
     """Journal in one data directory."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, owner: tuple[int, int] | None = None) -> None:
+        """`owner`: user and group of its files, by default those of this process."""
+        self._data = data
         self._folder = data / FOLDER
+        self._owner = owner
         self.state = state_of(data)
+
+    def read(self) -> None:
+        """Read the state again: another program may have changed it."""
+        self.state = state_of(self._data)
 
     def wanted(self) -> FirstBootSettings | None:
         """Return the settings; None without any. Raises OSError."""
@@ -92,7 +99,7 @@ class FirstBootJournal:
         """Change the state, on disk on return. Raises OSError."""
         changed = msgspec.structs.replace(self.state, **changes)
         if changed != self.state:
-            write_whole(self._folder / STATE, msgspec.json.encode(changed), mode=0o600)
+            write_whole(self._folder / STATE, msgspec.json.encode(changed), mode=0o600, owner=self._owner)
             self.state = changed
 
     def begin(self, wanted: FirstBootSettings) -> None:
@@ -100,6 +107,14 @@ class FirstBootJournal:
         if self.state.settings != wanted.settings:
             fresh = FirstBootState(settings=wanted.settings, used=self.state.used, key=self.state.key)
             self.note(**msgspec.structs.asdict(fresh))
+
+    def keep_gateway(self) -> None:
+        """Leave the gateway as it is configured: its token is not used, and neither hub nor name are set. Settings that
+        are given later apply. Raises OSError."""
+        wanted = self.wanted()
+        if wanted is not None:
+            self.begin(wanted)
+            self.note(configured=True, attested=False, trouble="", next_step="")
 
 
 def state_of(data: Path) -> FirstBootState:

@@ -13,7 +13,7 @@ from edge.appliance.replacing.archive import ArchiveDamaged, read_head
 from edge.appliance.replacing.moving import MoveRefused, give_up, move_in, move_out, require_replaceable
 from edge.appliance.store.shared import confirm, data_option, explained, store_path
 from edge.broker.store.lock import is_held
-from edge.broker.store.moved import ARRIVING_NAME
+from edge.broker.store.moved import ARRIVING_NAME, MOVED_NAME
 from edge.output.amounts import counted, size
 from edge.output.errors import CommandError, Exit
 from edge.output.terminal import say
@@ -72,7 +72,8 @@ def export(data: Path, target: Path, yes: bool) -> None:
 def import_(data: Path, source: Path | None, discard: bool, yes: bool) -> None:
     """Replace the gateway here by that of a file. Its messages keep their names; new ones are of a new epoch.
 
-    Settings of this card (waypost.yaml) stay. After an interruption run it again, without FILE.
+    Settings of this card (waypost.yaml) stay, but its token is not used. Stop the set-up too, if it still runs:
+    systemctl stop waypost waypost-enrol. After an interruption run it again, without FILE.
     """
     _refuse_running(data)
     with _move_explained(), explained():
@@ -83,10 +84,7 @@ def import_(data: Path, source: Path | None, discard: bool, yes: bool) -> None:
             head = read_head(source)
             stored = _count_messages(data)
             if stored and not discard:
-                raise MoveRefused(
-                    f"{data} has {counted(stored, 'message')}, which would be lost",
-                    f"send them first: waypost bridge drain --data {word(data)}; or add --discard",
-                )
+                raise MoveRefused(f"{data} has {counted(stored, 'message')}, which would be lost", _keeping_step(data))
             if not yes:
                 confirm(f"Replace all of {data} by the gateway {head.gateway} of {head.created}?")
         mark = move_in(data, source, lambda: _begin_epoch(data))
@@ -145,6 +143,17 @@ def _count_messages(data: Path) -> int:
         return 0
     with Inspection.open(store_path(data)) as inspection:
         return sum(max(0, log.next - log.first) for log in inspection.logs())
+
+
+def _keeping_step(data: Path) -> str:
+    """Return what to do with the messages of a directory before another gateway replaces it."""
+    drain = f"waypost bridge drain --data {word(data)}"
+    if (data / MOVED_NAME).exists():
+        return (
+            "the gateway here was exported with them: add --discard if its file was imported elsewhere. If not: "
+            f"waypost replace cancel --data {word(data)}, then {drain}"
+        )
+    return f"send them first: {drain}; or add --discard"
 
 
 def _begin_epoch(data: Path) -> None:

@@ -19,14 +19,17 @@ from typing import Final
 import msgspec
 
 from bridge.version import VERSION
+from edge.appliance.first_boot.journal import FirstBootJournal
 from edge.appliance.first_boot.places import write_whole
 from edge.appliance.replacing.archive import (
     DESCRIPTION_BYTES_MAX,
     FIRST_BOOT,
     FORMAT,
+    ArchiveDamaged,
     ArchiveHead,
     digests_bytes,
     list_files,
+    read_head,
     unpack_archive,
     write_archive,
 )
@@ -65,9 +68,10 @@ class MoveMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str) -> ArchiveHead:
-    """Write the archive of a stopped gateway, and mark its directory as left. Raises MoveRefused, StoreError, OSError.
+    """Write the archive of a stopped gateway, and mark its directory as left.
 
-    Repeated after an interruption, it writes the archive of the same move again.
+    Repeated after an interruption, it writes the archive of the same move again. It replaces no other file. Raises
+    MoveRefused, StoreError, OSError.
     """
     if not (data / FILE_NAME).is_file():
         raise MoveRefused(f"no store in {data}", "give --data as for `waypost run`")
@@ -79,6 +83,7 @@ def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str
         if digests_bytes(data, files) > DESCRIPTION_BYTES_MAX:
             raise MoveRefused(f"{data} has too many files ({len(files)})", "move those away that are not the gateway's")
         before = _read_mark(data / MOVED_NAME)
+        _require_replaceable_file(target, before)
         head = ArchiveHead(
             format=FORMAT,
             id=before.id if before is not None else secrets.token_hex(8),
@@ -113,8 +118,14 @@ def move_in(data: Path, source: Path | None, begin_epoch: Callable[[], object]) 
             if source is None:
                 raise MoveRefused(f"no move to {data} was interrupted", "name the archive")
             mark = _unpack(data, source)
+        elif source is not None and read_head(source).id != mark.id:
+            raise MoveRefused(
+                f"another move to {data} was interrupted, of the gateway {mark.gateway}",
+                "end it first: `waypost replace import` without FILE; then import this file",
+            )
         if not mark.replaced:
             _replace_entries(data, mark)
+            FirstBootJournal(data, _owner(data)).keep_gateway()  # a token of this card would replace the identity
             mark = msgspec.structs.replace(mark, replaced=True)
             _write_mark(data, mark)
     finally:
@@ -160,10 +171,10 @@ def _unpack(data: Path, source: Path) -> MoveMark:
         with contextlib.suppress(OSError):
             _remove(place)
         raise
-    owner = data.stat()
-    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+    owner = _owner(data)
+    if owner != (os.geteuid(), os.getegid()):
         for each in (place, *place.rglob("*")):
-            os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)
+            os.chown(each, *owner, follow_symlinks=False)
     mark = MoveMark(id=head.id, gateway=head.gateway, entries=tuple(sorted(each.name for each in place.iterdir())))
     _write_mark(data, mark)
     return mark
@@ -171,9 +182,7 @@ def _unpack(data: Path, source: Path) -> MoveMark:
 
 def _write_mark(data: Path, mark: MoveMark) -> None:
     """Mark the directory as one that is being replaced, on disk on return. Raises OSError."""
-    owner = data.stat()
-    ids = (owner.st_uid, owner.st_gid)
-    write_whole(data / ARRIVING_NAME, msgspec.json.encode(mark), mode=FILE_MODE, owner=ids)
+    write_whole(data / ARRIVING_NAME, msgspec.json.encode(mark), mode=FILE_MODE, owner=_owner(data))
 
 
 def _replace_entries(data: Path, mark: MoveMark) -> None:
@@ -189,6 +198,22 @@ def _replace_entries(data: Path, mark: MoveMark) -> None:
             (place / name).rename(data / name)
     sync_folder(data)
     _remove(place)
+
+
+def _require_replaceable_file(target: Path, mark: MoveMark | None) -> None:
+    """Raise MoveRefused for a file that is not an archive of this move. Raises OSError."""
+    if not target.exists():
+        return
+    with contextlib.suppress(ArchiveDamaged):
+        if mark is not None and read_head(target).id == mark.id:
+            return
+    raise MoveRefused(f"{target} exists, and is not a file of this move", "name another file, or remove it first")
+
+
+def _owner(data: Path) -> tuple[int, int]:
+    """Return user and group of a directory. Raises OSError."""
+    found = data.stat()
+    return found.st_uid, found.st_gid
 
 
 def _remove(path: Path) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import zstandard
 
+from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootSettings
 from edge.appliance.main import run
 from edge.appliance.replacing import moving
 from edge.appliance.replacing.archive import HEAD, SUMS, ArchiveDamaged, ArchiveHead, read_head, unpack_archive
@@ -102,6 +103,57 @@ def test_repeated_export_is_the_same_move(tmp_path: Path) -> None:
     first = moved_out(left, tmp_path / "one")
     assert moved_out(left, tmp_path / "two").id == first.id
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_export_replaces_no_other_file(tmp_path: Path) -> None:
+    """Also not the file of another gateway, which may be the only one."""
+    left, other = old(tmp_path / "old"), old(tmp_path / "other")
+    moved_out(other, tmp_path / "other.gateway")
+    (tmp_path / "notes.txt").write_bytes(b"years")
+    for name in ("other.gateway", "notes.txt"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(MoveRefused, match="not a file of this move"):
+            moved_out(left, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
+    require_unmoved(left)
+    moved_out(left, tmp_path / "hall.gateway")
+    moved_out(left, tmp_path / "hall.gateway")
+
+
+def test_interrupted_import_is_not_continued_with_another_file(tmp_path: Path) -> None:
+    one, two, data = tmp_path / "one.gateway", tmp_path / "two.gateway", fresh(tmp_path / "new")
+    moved_out(old(tmp_path / "old"), one)
+    moved_out(old(tmp_path / "other"), two)
+
+    def fail() -> None:
+        raise SimulatedKill
+
+    with pytest.raises(SimulatedKill):
+        move_in(data, one, fail)
+    with pytest.raises(MoveRefused, match="another move"):
+        move_in(data, two, lambda: None)
+    move_in(data, one, lambda: None)
+    move_in(data, two, lambda: None)
+
+
+def test_token_of_the_new_card_does_not_replace_the_identity(tmp_path: Path) -> None:
+    """The set-up of the new card had begun, and waits for a network."""
+    archive, data = tmp_path / "hall.gateway", fresh(tmp_path / "new")
+    moved_out(old(tmp_path / "old"), archive)
+    wanted = FirstBootSettings(
+        settings="digest", name="pi5", url="amqps://hub.example", token="one use", forward=(), keep_free=None
+    )
+    (data / "first-boot/wanted.json").write_bytes(msgspec.json.encode(wanted))
+    running = FirstBootJournal(data)
+    running.begin(wanted)
+    running.note(trouble="no network", next_step="look at the cable")
+    move_in(data, archive, lambda: None)
+    for journal in (FirstBootJournal(data), running):
+        journal.read()
+        journal.begin(wanted)
+        assert (journal.state.configured, journal.state.trouble) == (True, "")
+    journal.begin(msgspec.structs.replace(wanted, settings="of another day"))
+    assert not journal.state.configured, "settings that are given later apply"
 
 
 def test_running_gateway_is_left_alone(tmp_path: Path) -> None:
