@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
+import unicodedata
 from typing import Final, NamedTuple
 
 from bridge.enrolment import EnrolmentToken
@@ -18,6 +19,9 @@ PLACEHOLDER: Final = "(secret)"
 SSH_TYPES: Final = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-ed25519@", "sk-ecdsa-sha2-")
 _THIS_NETWORK: Final = ipaddress.ip_network("0.0.0.0/8")
 """Addresses that no machine has (RFC 6890)."""
+
+NOT_PRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs"})
+"""Categories of Unicode that are not printable, apart from the space."""
 
 
 class TextRule(NamedTuple):
@@ -95,7 +99,7 @@ def address(value: str) -> str:
 
 def network_name(value: str) -> str:
     """Check the name of a wireless network (SSID): at most 32 bytes."""
-    if not 1 <= len(value.encode()) <= SSID_BYTES_MAX or not value.isprintable():
+    if not 1 <= len(value.encode()) <= SSID_BYTES_MAX or not _printable(value):
         raise ValueError("the name of a wireless network (SSID) is 1 to 32 printable bytes")
     return value
 
@@ -150,7 +154,7 @@ def ssh_key(value: str) -> str:
         content = base64.b64decode(rest.split(" ")[0], validate=True)
     except ValueError:  # not Base64, or not even ASCII
         content = b""
-    if not kind.startswith(SSH_TYPES) or not value.isprintable() or kind.encode() not in content[:64]:
+    if not kind.startswith(SSH_TYPES) or not _printable(value) or kind.encode() not in content[:64]:
         raise ValueError("this is not a public key for SSH: one line that starts with ssh-ed25519, for example")
     return value.strip()
 
@@ -177,7 +181,7 @@ def token(value: str) -> str:
 
 def server(value: str) -> str:
     """Check the name or address of a time server."""
-    if not value.isprintable():
+    if not _printable(value):
         raise ValueError("a time server is a host name or an address")
     return valid_host(value)
 
@@ -196,3 +200,9 @@ def topic_filter(value: str) -> str:
     if fault:
         raise ValueError(fault)
     return value
+
+
+def _printable(value: str) -> bool:
+    """Return True without control characters and line ends. Characters that this Python's edition of Unicode does not
+    know yet are allowed: the browser that made the file may have a newer one."""
+    return all(each == " " or unicodedata.category(each) not in NOT_PRINTABLE for each in value)

@@ -59,7 +59,7 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
     "cable.dns": ADDRESSES,
     "wifi.ssid": (
         "x" * 32, "x" * 33, "ä" * 16, "ä" * 17, " x ", "\x07", "a\u00a0b", "a\u200bb", "\u202eevil",
-        "</script>",
+        "</script>", "of Unicode 16 \U0001fae9", "unassigned \u0378", "private \ue000",
     ),
     "wifi.password": (
         "1234567", "12345678", "x" * 63, "f" * 64, "g" * 64, "f" * 65, "pässword1", PLACEHOLDER,

@@ -2,7 +2,7 @@
 // Checks of settings, equal to those of `edge/card`: each function returns the reason against a value, or "".
 // RULES is from the product (rules.py). A test compares both sides, value by value.
 
-const printable = text => /^[^\p{C}\p{Z}]*$/u.test(text.replaceAll(" ", ""));
+const printable = text => /^[^\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Z}]*$/u.test(text.replaceAll(" ", ""));
 const bytesOf = text => new TextEncoder().encode(text).length;
 const say = (words, value) => words.split("{value}").join(value);
 const matches = (pattern, value) => new RegExp(`^(?:${pattern})$`, "u").test(value);

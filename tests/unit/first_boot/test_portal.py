@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -11,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from edge.appliance.first_boot import enrolling
+from edge.appliance.first_boot import portal as portal_module
 from edge.appliance.first_boot.journal import FirstBootSettings
 from edge.appliance.first_boot.portal import find_portal
 from tests.support.processes import free_port
@@ -63,6 +65,28 @@ def test_redirect_to_another_host_is_a_portal(
     assert find_portal(HOST, port=server.server_port) == portal
 
 
+def test_answer_that_drips_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its headers are cut somewhere: a host in them may be half a name."""
+    monkeypatch.setattr(portal_module, "ANSWER_S", 0.2)
+    stopped = threading.Event()
+    with socket.create_server((HOST, 0)) as listener:
+
+        def drip() -> None:
+            stream, _ = listener.accept()
+            with stream, contextlib.suppress(OSError):
+                stream.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://portal.exam")
+                while not stopped.wait(0.05):
+                    stream.sendall(b"p")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            assert find_portal(HOST, port=listener.getsockname()[1]) is None
+        finally:
+            stopped.set()
+            dripping.join()
+
+
 def test_host_that_does_not_answer_is_no_portal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_portal(HOST, port=free_port()) is None
 
@@ -85,7 +109,7 @@ def test_next_step_names_the_portal(monkeypatch: pytest.MonkeyPatch) -> None:
         settings="", name="hall", url="amqps://hub.example", token=None, forward=(), keep_free=None
     )
     step = enrolling.portal_step(wanted)
-    assert "a sign-in page at portal.example" in step
+    assert "leads to portal.example" in step
     assert asked == ["hub.example"]
     monkeypatch.setattr(enrolling, "find_portal", lambda _: None)
     assert enrolling.portal_step(wanted) == ""
