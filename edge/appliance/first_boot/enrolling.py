@@ -101,7 +101,7 @@ class FirstBoot:
         wanted = self.journal.wanted()
         if wanted is None:
             return True
-        self.journal.read()  # `waypost replace import` has changed it if the gateway moved here meanwhile
+        self.journal.read()  # `waypost replace import` has changed it if the gateway has just moved here
         self.journal.begin(wanted)
         state = self.journal.state
         if not state.configured:

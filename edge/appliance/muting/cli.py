@@ -94,7 +94,7 @@ def mute(
         return
     say(f"{line(code)}: muted until {made['until']}")
     if not there:
-        words = f"note: there is no such problem now; it is muted when it comes, up to severity {made['severity']}"
+        words = f"note: no such problem exists now; it is muted when it comes, up to severity {made['severity']}"
         say(words, err=True, style="yellow")
 
 
@@ -134,7 +134,7 @@ def _worst(there: list[dict[str, Any]]) -> str:
 
 
 def _the_one(there: list[dict[str, Any]], text: str) -> dict[str, Any]:
-    """Return the one problem whose text contains a text. Raises CommandError."""
+    """Return the one problem with a text that contains another. Raises CommandError."""
     found = [each for each in there if text.casefold() in str(each["what"]).casefold()]
     if len(found) != 1:
         what = f"--what {line(text)}: {counted(len(found), 'problem')} of this name, expected one"

@@ -103,7 +103,7 @@ def test_problem_that_gets_worse_is_shown_again(mutes: ProblemMutes, what: str) 
 def test_mute_that_is_added_while_others_end_stays(
     mutes: ProblemMutes, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page is shown between the two steps of a change, and a mute ends meanwhile."""
+    """A page is shown between the two steps of a change, while a mute ends."""
     mutes.add(record("clock", seconds=30))
     write = muting.write_private
 
@@ -120,7 +120,7 @@ def test_mute_that_is_added_while_others_end_stays(
 def test_command_mutes_what_is_there(
     mutes: ProblemMutes, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not what it may become; and no error that nobody has seen."""
+    """Not what it may become; and no unseen error."""
     there = [found("medium", severity=Severity.NOTICE), found("medium", "it wears", Severity.WARNING)]
 
     class Client:

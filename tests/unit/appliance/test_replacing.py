@@ -137,7 +137,7 @@ def test_interrupted_import_is_not_continued_with_another_file(tmp_path: Path) -
 
 
 def test_token_of_the_new_card_does_not_replace_the_identity(tmp_path: Path) -> None:
-    """The set-up of the new card had begun, and waits for a network."""
+    """The set-up of the new card was running, and waits for a network."""
     archive, data = tmp_path / "hall.gateway", fresh(tmp_path / "new")
     moved_out(old(tmp_path / "old"), archive)
     wanted = FirstBootSettings(
