@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -401,6 +401,61 @@ request_keys = sa.Table(
     sa.Column("at", sa.BigInteger, nullable=False, index=True),
     sa.Column("status", sa.Integer, nullable=True),
     sa.Column("body", sa.LargeBinary, nullable=True),
+)
+BYTEWISE_NAME = sa.String(255).with_variant(sa.String(255, collation="C"), "postgresql")
+"""Type of ASCII names that are searched by their beginning: PostgreSQL compares them byte by byte, as SQLite does."""
+
+device_tenants = sa.Table(
+    "device_tenants",
+    metadata,
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("owner", sa.String(255), nullable=False, index=True),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("last_revision", sa.BigInteger, nullable=False),
+    sa.Column("devices", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", sa.BigInteger, nullable=False),
+    sa.Column("updated_by", NameType, nullable=False),
+)
+trust_anchors = sa.Table(
+    "trust_anchors",
+    metadata,
+    sa.Column("subject", NameType, primary_key=True),
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("anchor_group", NameType, nullable=True),
+    sa.Index("trust_anchors_of", "tenant"),
+)
+devices = sa.Table(
+    "devices",
+    metadata,
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("device", BYTEWISE_NAME, primary_key=True),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("credentials_revision", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", sa.BigInteger, nullable=False),
+    sa.Column("updated_by", NameType, nullable=False),
+)
+device_links = sa.Table(
+    "device_links",
+    metadata,
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("name", BYTEWISE_NAME, primary_key=True),
+    sa.Column("device", BYTEWISE_NAME, primary_key=True),
+    sa.Index("device_links_of", "tenant", "device"),
+)
+device_credentials = sa.Table(
+    "device_credentials",
+    metadata,
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("type", sa.String(32), primary_key=True),
+    sa.Column("auth_id", NameType, primary_key=True),
+    sa.Column("device", BYTEWISE_NAME, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Index("device_credentials_of", "tenant", "device"),
 )
 usage = sa.Table(
     "usage",
