@@ -43,7 +43,7 @@ class SearchPage(NamedTuple):
     limit: int
     offset: int = 0
     after: str = ""
-    """Only rows whose id is behind this one, in the order of ids."""
+    """Only rows with a higher id."""
 
 
 class SearchQuery(NamedTuple):

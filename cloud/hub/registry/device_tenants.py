@@ -35,7 +35,7 @@ class DeviceTenantRow(NamedTuple):
 
     tenant: str
     owner: str
-    """Tenant of the hub whose users manage it."""
+    """Tenant of the hub: its users manage this one."""
     document: str
     revision: int
     last_revision: int

@@ -117,7 +117,7 @@ class CredentialsTaken(Exception):
 
 
 class TenantLimits(NamedTuple):
-    """What a new device needs to know of its tenant."""
+    """Conditions of the tenant for a new device."""
 
     owner: str | None
     """Owner of the tenant if it is added with its first device; None: it must exist."""
