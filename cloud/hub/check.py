@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -36,7 +37,8 @@ def check(resource: Resource) -> list[str]:
     lines: list[str] = []
     errors: list[ConfigurationError] = []
     registry, lake = _registry(resource, settings.registry), _lake(resource, settings)
-    for found in chain(_certificates(resource, settings.tls), _est(resource, settings), registry, lake):
+    kafka = _kafka(resource, settings)
+    for found in chain(_certificates(resource, settings.tls), _est(resource, settings), registry, lake, kafka):
         if isinstance(found, ConfigurationError):
             errors.append(found)
         else:
@@ -100,6 +102,19 @@ def _lake(resource: Resource, settings: HubSettings) -> Iterator[str | Configura
     else:
         there = counted(len(tables), "table") if tables else "empty: its tables will be created at the first start"
         yield f"lake: {place.uri}, {there}"
+
+
+def _kafka(resource: Resource, settings: HubSettings) -> Iterator[str | ConfigurationError]:
+    if settings.kafka is None:
+        return
+    from cloud.hub.tap.topic import TopicFault, count_partitions  # noqa: PLC0415 - most hubs need no Kafka client
+
+    try:
+        count = asyncio.run(count_partitions(settings.kafka.settings()))
+    except (TopicFault, OSError) as why:
+        yield error_at(resource, ("spec", "kafka"), str(why))
+    else:
+        yield f"kafka: topic {settings.kafka.topic} has {counted(count, 'partition')}"
 
 
 def _describe_database(url: sa.URL) -> str:

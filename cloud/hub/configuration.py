@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,16 +25,19 @@ from typing import Annotated, Final
 import msgspec
 import sqlalchemy as sa
 
+from bridge.connectors.limits import KAFKA_MESSAGE_BYTES_MAX
+from bridge.connectors.settings import Mechanism
 from bridge.hidden import hides
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import Effect, HostPort, ResourcePart, Restart, Text, read_by
+from bridge.resources.fields import Bytes, Effect, HostPort, ResourcePart, Restart, Text, read_by
 from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKinds, error_at, of_kind
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.limits import DRAIN_S, DRAIN_S_MAX
 from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
+from cloud.hub.tap.topic_settings import TopicSettings
 from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsFiles, TlsListener, TokenIssuer
@@ -69,6 +73,36 @@ class EstAuthority(ResourcePart, frozen=True, kw_only=True):
     """User for HTTP Basic; needs `passwordFile`."""
     password_file: Restart[str | None] = None
     """File with the password in its first line."""
+
+
+class KafkaTap(ResourcePart, frozen=True, kw_only=True):
+    """Topic of a Kafka cluster that landed messages are passed on to, for consumers beyond the lake.
+
+    Each commit of the lake is one transaction of the topic. The key of a record is ``tenant/gateway``.
+    """
+
+    brokers: Restart[Annotated[tuple[HostPort, ...], msgspec.Meta(min_length=1)]]
+    """Brokers to ask first; they name the others."""
+    topic: Restart[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = "waypost-telemetry"
+    """Topic; create it in the cluster. A new name begins with what lands from then on."""
+    tls: Restart[TlsFiles | None] = None
+    """Authority of the brokers' certificates, and a certificate of the hub; default: no TLS."""
+    user: Restart[str | None] = None
+    """User for SASL; needs `passwordFile`."""
+    password_file: Restart[str | None] = None
+    """File with the password in its first line."""
+    mechanism: Restart[Mechanism] = Mechanism.PLAIN
+    """SASL mechanism."""
+    message_bytes_max: Restart[Bytes] = msgspec.field(default=KAFKA_MESSAGE_BYTES_MAX, name="maxMessageBytes")
+    """Largest record with its headers, as the topic accepts it (``max.message.bytes``). A larger message is passed on
+    without its body."""
+
+    def settings(self) -> TopicSettings:
+        """Return the settings with the password. Raises OSError when its file cannot be read."""
+        given = Path(self.password_file).read_text("utf-8").splitlines() if self.password_file is not None else []
+        brokers = tuple((each.host, each.port) for each in self.brokers)
+        password = None if self.user is None else (given[0] if given else "")
+        return TopicSettings(brokers, self.topic, self.mechanism, self.message_bytes_max, self.user, password, self.tls)
 
 
 class TenantSettings(ResourcePart, frozen=True, kw_only=True):
@@ -112,6 +146,8 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     oidc: Restart[TokenIssuer | None] = None
     """Issuer of bearer tokens that name an application or person (``<name>@<tenant>``) and its rights; default:
     passwords (``waypost hub user``)."""
+    kafka: Restart[KafkaTap | None] = None
+    """Kafka topic that landed messages are passed on to; default: none."""
     tenant_quota: Restart[Quota] = DEFAULT_QUOTA
     """Quota of each tenant."""
     tenants: Restart[tuple[TenantSettings, ...]] = ()
@@ -186,8 +222,29 @@ def _est(resources: Sequence[Resource]) -> Errors:
             yield error_at(resource, path, "`est` needs enrolment, which `tls` turns off; remove one of them")
 
 
+def _kafka(resources: Sequence[Resource]) -> Errors:
+    """Report incomplete or unprotected credentials, and a missing client."""
+    for resource, spec in of_kind(resources, HubSettings):
+        kafka, path = spec.kafka, ("spec", "kafka")
+        if kafka is None:
+            continue
+        if importlib.util.find_spec("aiokafka") is None:
+            yield error_at(resource, path, "the client is not installed; install it with: pip install 'waypost[kafka]'")
+        if (kafka.user is None) != (kafka.password_file is None):
+            yield error_at(resource, path, "user and passwordFile belong together")
+        if kafka.tls is not None and (kafka.tls.certificate is None) != (kafka.tls.key is None):
+            yield error_at(resource, (*path, "tls"), "clientCert and clientKey belong together")
+        if kafka.user is not None and kafka.tls is None and not all(each.loopback for each in kafka.brokers):
+            yield error_at(
+                resource,
+                path,
+                "a password needs `tls`, except for brokers on this machine; `tls: {}` uses "
+                "the authorities of the system",
+            )
+
+
 HUB: Final = ResourceKind("Hub", HubSettings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
-KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est))
+KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est, _kafka))
 
 
 def load(path: Path) -> HubSettings:

@@ -20,6 +20,7 @@ from cloud.hub.limits import FAILED_SHOWN_MAX, HELD_SHOWN_MAX
 from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.spaces import Spaces
+from cloud.hub.tap.service import HubTap
 from cloud.hub.tenants import Tenants
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates
@@ -53,6 +54,7 @@ class HubHealth:
         commands: Callable[[], str | None] = lambda: None,
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
+        tap: HubTap | None = None,
         desired: DesiredConfigurations | None = None,
         tenants: Tenants | None = None,
         older_copy: OlderCopyNotice | None = None,
@@ -75,6 +77,7 @@ class HubHealth:
         self._commands = commands
         self._alerts = alerts
         self._audit = audit
+        self._tap = tap
         self._desired = desired
         self._tenants = tenants or Tenants()
         self._older_copy = older_copy or OlderCopyNotice(data)
@@ -95,6 +98,7 @@ class HubHealth:
                     self.applications,
                     self.alerts,
                     self.audit,
+                    self.tap,
                     self.certificate,
                     self.configurations,
                 ),
@@ -222,6 +226,12 @@ class HubHealth:
         """Report that changes are not recorded."""
         if (why := self._audit()) is not None:
             yield FoundProblem("audit", why, "check the registry and the hub's log", Severity.WARNING)
+
+    def tap(self) -> Iterator[FoundProblem]:
+        """Report that landed messages are not passed on to Kafka."""
+        if self._tap is not None and (why := self._tap.problem) is not None:
+            step = "check the brokers and the hub's log; nothing is left out, and landings go on"
+            yield FoundProblem("kafka", why, step, Severity.WARNING)
 
     def certificate(self) -> Iterator[FoundProblem]:
         certificates = self._certificates()

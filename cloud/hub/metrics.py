@@ -16,6 +16,7 @@ from cloud.hub.copies import Copies
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.fleet import FleetState
 from cloud.hub.health import HubHealth
+from cloud.hub.tap.service import HubTap
 from edge.health.problems import Severity
 from edge.output import logs
 from edge.output.text import line
@@ -58,8 +59,10 @@ class _HubCollector(Collector):
         commands: Callable[[], CommandFigures],
         desired: DesiredConfigurations | None,
         connections: Callable[[], int],
+        tap: HubTap | None,
     ) -> None:
         self._connections = connections
+        self._tap = tap
         self._desired = desired
         self._fleet = fleet
         self._committer = committer
@@ -89,6 +92,7 @@ class _HubCollector(Collector):
         yield from self._applications()
         yield from self._command_counts()
         yield from self._configurations()
+        yield from self._tapped()
         yield from self._process()
 
     def _tenants(self) -> Iterator[Metric]:
@@ -138,6 +142,16 @@ class _HubCollector(Collector):
         yield gateways
         yield rollouts
 
+    def _tapped(self) -> Iterator[Metric]:
+        if self._tap is None or (figures := self._tap.figures) is None:
+            return
+        about = "Age of the first landed message that was not passed on to Kafka."
+        yield GaugeMetricFamily("waypost_hub_tap_lag_seconds", about, value=figures.lag_s)
+        about = "Commits of the telemetry table that were not passed on to Kafka."
+        yield GaugeMetricFamily("waypost_hub_tap_commits_behind", about, value=figures.versions_behind)
+        about = "Messages passed on to Kafka by all hubs of the registry."
+        yield CounterMetricFamily("waypost_hub_tap_messages", about, value=figures.records)
+
     def _process(self) -> Iterator[Metric]:
         problems, written = self._health.problems(), logs.figures()
         counted = GaugeMetricFamily("waypost_hub_problems", "Current problems of the hub.", labels=["severity"])
@@ -174,9 +188,10 @@ class Metrics:
         desired: DesiredConfigurations | None,
         *,
         connections: Callable[[], int],
+        tap: HubTap | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_HubCollector(fleet, committer, health, copies, commands, desired, connections))
+        self.registry.register(_HubCollector(fleet, committer, health, copies, commands, desired, connections, tap))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "Duration of a landing, up to its confirmation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -25,17 +25,21 @@ from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
 from cloud.hub.limits import DRAIN_S
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
+from cloud.hub.registry.commits import TELEMETRY
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
+from cloud.hub.tap.job import TapJob
+from cloud.hub.tap.service import HubTap
+from cloud.hub.tap.topic_settings import TopicSettings
 from cloud.hub.tenants import Tenants
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from cloud.place.place import LakePlace
+from cloud.place.place import LakePlace, place_of
 from edge.broker.configuration import TlsListener, TokenIssuer
 
 REGISTRY = "registry.db"
@@ -79,6 +83,8 @@ class HubConfiguration:
     """Serve address spaces to applications."""
     drain_s: float = DRAIN_S
     """Maximum time to close connections at the end while other hubs serve."""
+    kafka: TopicSettings | None = None
+    """Topic that landed messages are passed on to."""
 
 
 class ListenerCredentials(NamedTuple):
@@ -99,6 +105,8 @@ class OpenedHub(NamedTuple):
     """Gateways known when it was opened."""
     landed_of_forgotten: Mapping[Key, int]
     """Messages in the lake of forgotten gateways."""
+    lake: str
+    """Identity of the lake."""
     own: ListenerCredentials | None = None
     """Set if gateways can enrol."""
 
@@ -118,7 +126,7 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
             registry.directory.mark_all_disconnected()
             known = registry.directory
             landing = Landing(lake, registry.commits)
-            return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), own)
+            return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), lake.identity, own)
         except BaseException:
             registry.close()
             raise
@@ -126,6 +134,20 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
         raise HubError(str(error)) from error
     except CannotLand as error:
         raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
+
+
+def make_tap(configuration: HubConfiguration, lake: str, hub: str, now_us: Callable[[], int]) -> HubTap:
+    """Return the tap of a hub; without a topic in the configuration it does nothing.
+
+    `lake`: its identity; `hub`: writer id; `now_us`: UTC microseconds.
+    """
+    data, topic = configuration.data, configuration.kafka
+    registry = configuration.registry or sqlite_url(data / REGISTRY)
+    if topic is None:
+        return HubTap(None, lake, registry, now_us)
+    place = place_of(configuration.lake or data / LAKE).uri
+    url = registry.render_as_string(hide_password=False)
+    return HubTap(TapJob(hub, place, TELEMETRY, url, topic), lake, registry, now_us)
 
 
 def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:

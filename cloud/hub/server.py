@@ -62,7 +62,16 @@ from cloud.hub.limits import FILES_BESIDE_CONNECTIONS, HUB_SESSIONS_MAX, SHUTDOW
 from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice
-from cloud.hub.opening import LAKE, REGISTRY, HubConfiguration, HubError, ListenerCredentials, OpenedHub, open_data
+from cloud.hub.opening import (
+    LAKE,
+    REGISTRY,
+    HubConfiguration,
+    HubError,
+    ListenerCredentials,
+    OpenedHub,
+    make_tap,
+    open_data,
+)
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, tenants_of
 from cloud.hub.probes import Probes
 from cloud.hub.receipts.service import ReceiptService
@@ -165,17 +174,10 @@ class HubServer:
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""
+        self._tap = make_tap(configuration, opened.lake, self._id, _now_us)
         self._health = self._make_health()
         self._reader = LakeReader(place_of(configuration.lake or configuration.data / LAKE).uri)
-        self._metrics = Metrics(
-            self._fleet,
-            self._committer,
-            self._health,
-            self._copies,
-            lambda: self._commands.figures,
-            self._desired,
-            connections=lambda: len(self._connections.listener.drivers),
-        )
+        self._metrics = self._make_metrics()
         self._service = HubService(
             self._fleet,
             self._committer,
@@ -280,11 +282,17 @@ class HubServer:
             commands=lambda: self._commands.trouble,
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
+            tap=self._tap,
             desired=self._desired,
             tenants=self._configuration.tenants,
             older_copy=self._older_copy,
             data=self._configuration.data,
         )
+
+    def _make_metrics(self) -> Metrics:
+        parts = (self._fleet, self._committer, self._health, self._copies, lambda: self._commands.figures)
+        connections = self._connections
+        return Metrics(*parts, self._desired, connections=lambda: len(connections.listener.drivers), tap=self._tap)
 
     def _users_trouble(self) -> str | None:
         """Return why users or their changes are not in effect; None if they are."""
@@ -377,6 +385,7 @@ class HubServer:
                 self._health.start()
                 self._alerts.start()
                 self._usage.start()
+                self._tap.start()
                 ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
                 await self._availability.drain(configuration.drain_s)
@@ -406,6 +415,7 @@ class HubServer:
             if access.keeper is not None:
                 ends.push_async_callback(access.keeper.close)
             ends.push_async_callback(self._alerts.close)
+            ends.push_async_callback(self._tap.stop)
             ends.callback(self._health.stop)
 
     async def _open_services(self) -> None:
@@ -480,6 +490,7 @@ class HubServer:
             count_connections=lambda: len(connections.listener.drivers),
             started_at=time.time(),
             hubs=lambda: self._availability.replicas.shown(_now_us()),
+            tap=self._tap,
             fleet=self._fleet,
         )
 

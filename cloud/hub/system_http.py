@@ -32,6 +32,7 @@ from cloud.hub.limits import CONNECTIONS_MAX, MEMORY_BYTES_MAX
 from cloud.hub.registry.hubs import HubState
 from cloud.hub.replicas import KnownHub
 from cloud.hub.scope import require_fleet
+from cloud.hub.tap.service import HubTap, TapFigures
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.listeners.resident_memory import resident_bytes
@@ -72,6 +73,23 @@ class HubOfRegistry(msgspec.Struct, kw_only=True):
     """Gateways connected to it."""
 
 
+class KafkaTapDocument(msgspec.Struct, kw_only=True):
+    """Landed messages on their way to Kafka."""
+
+    topic: str
+    hub: str | None
+    """Writer id of the hub that passes them on; null if no hub does."""
+    version: int
+    """Last version of the table `telemetry` that was passed on."""
+    commits_behind: int
+    messages: int
+    """Messages passed on since the topic was configured."""
+    lag_s: float
+    """Age of the first landed message that was not passed on."""
+    trouble: str
+    """Why nothing is passed on; empty if nothing hinders it."""
+
+
 class HubSystemDocument(msgspec.Struct, kw_only=True):
     """Process of a hub. Sizes are bytes."""
 
@@ -102,6 +120,8 @@ class HubSystemDocument(msgspec.Struct, kw_only=True):
     certificates: list[CertificateEnd]
     hubs: list[HubOfRegistry]
     """This hub and the others of its registry; those that stopped in the last day too."""
+    kafka: KafkaTapDocument | None
+    """Null without `kafka` in the configuration."""
 
 
 class HubSystem:
@@ -117,9 +137,10 @@ class HubSystem:
         started_at: float,
         hubs: Callable[[], Sequence[KnownHub]],
         fleet: FleetState,
+        tap: HubTap | None = None,
     ) -> None:
         """`certificates`: functions that return the end of each, in UTC seconds. `started_at`: UTC seconds. `hubs`
-        returns those of the registry."""
+        returns those of the registry; `tap`: None for a hub that is not a process of its own."""
         self._committer = committer
         self._data = data
         self._certificates = certificates
@@ -127,6 +148,7 @@ class HubSystem:
         self._started_at = started_at
         self._hubs = hubs
         self._fleet = fleet
+        self._tap = tap
 
     async def read(self) -> HubSystemDocument:
         """Return the figures now. Raises `RegistryError`."""
@@ -157,6 +179,7 @@ class HubSystem:
             registry_size=registry_size,
             certificates=[_end(name, read()) for name, read in self._certificates.items()],
             hubs=hubs,
+            kafka=_tap_document(self._tap.figures if self._tap is not None else None),
         )
 
 
@@ -195,6 +218,20 @@ def _hub_document(hub: KnownHub, gateways: int) -> HubOfRegistry:
         seen_at=record.seen_at // 1_000,
         connections=record.connections if hub.there else 0,
         gateways=gateways,
+    )
+
+
+def _tap_document(figures: TapFigures | None) -> KafkaTapDocument | None:
+    if figures is None:
+        return None
+    return KafkaTapDocument(
+        topic=figures.topic,
+        hub=figures.hub,
+        version=figures.version,
+        commits_behind=figures.versions_behind,
+        messages=figures.records,
+        lag_s=round(figures.lag_s, 1),
+        trouble=figures.trouble,
     )
 
 

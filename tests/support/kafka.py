@@ -174,12 +174,17 @@ class Kafka:
             found[headers["waypost-address"]].append(int(headers["waypost-sequence"]))
         return found
 
-    def records(self) -> list[Any]:
-        """Return every record of the topic, by partition and in order."""
+    def records(self, *, committed: bool = False) -> list[Any]:
+        """Return every record of the topic, by partition and in order. `committed`: not those of open or aborted
+        transactions."""
 
         async def read() -> list[Any]:
             consumer = AIOKafkaConsumer(
-                self._topic, bootstrap_servers=f"127.0.0.1:{self.port}", auto_offset_reset="earliest", group_id=None
+                self._topic,
+                bootstrap_servers=f"127.0.0.1:{self.port}",
+                auto_offset_reset="earliest",
+                group_id=None,
+                isolation_level="read_committed" if committed else "read_uncommitted",
             )
             await consumer.start()
             try:

@@ -68,7 +68,7 @@ class KafkaProducer:
             finally:
                 self._one_by_one = sending.one_by_one
         finally:
-            await _end(producer)
+            await end_producer(producer)
 
 
 class _Sending:
@@ -180,7 +180,7 @@ class _Sending:
         await self._failed
 
 
-async def _end(producer: AIOKafkaProducer) -> None:
+async def end_producer(producer: AIOKafkaProducer) -> None:
     """Stop the producer without waiting for unreachable brokers; its successor sends the messages again."""
     with contextlib.suppress(TimeoutError, KafkaError):
         async with asyncio.timeout(KAFKA_CLOSE_TIMEOUT_S):

@@ -56,6 +56,12 @@ def test_missing_registry_will_be_created(tmp_path: Path) -> None:
             "  tenants: [{name: a, quota: {}}, {name: a, quota: {}}]\n",
             "spec.tenants[1].name: tenant a is listed twice",
         ),
+        ("  kafka: {brokers: []}\n", "spec.kafka.brokers"),
+        ("  kafka: {brokers: [k:9092], topic: a b}\n", "spec.kafka.topic"),
+        ("  kafka: {brokers: [k:9092], user: u}\n", "spec.kafka: user and passwordFile belong together"),
+        ("  kafka: {brokers: [k:9092], user: u, passwordFile: p}\n", "spec.kafka: a password needs `tls`"),
+        ("  kafka: {brokers: [k:9092], tls: {clientCert: c}}\n", "spec.kafka.tls: clientCert and clientKey belong"),
+        ("  kafka: {brokers: ['127.0.0.1:1']}\n", "spec.kafka: 127.0.0.1:1: "),
         ("  tenantQuota: {bytesPerSecond: 0}\n", "spec.tenantQuota: 0 bytes would stop the tenant"),
         ("  tenants: [{name: a, quota: {gateways: 0}}]\n", "spec.tenants[0].quota.gateways: "),
         (
