@@ -41,6 +41,11 @@ EVERYTHING: Final[dict[str, Any]] = {
     "analytics": {"enabled": True},
     "cloudNativePg": {"enabled": True},
     "keycloak": {"enabled": True},
+    "kafka": {
+        "brokers": ["plant-kafka-bootstrap:9093"],
+        "caSecret": "plant-cluster-ca-cert",
+        "strimzi": {"enabled": True, "cluster": "plant"},
+    },
 }
 """Values that turn on everything that can be on together."""
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from cloud.hub.configuration import parse
+from cloud.hub.tap.topic import CLIENT_ID
 from edge.broker.http.oidc_api import CALLBACK
 from tests.support.exposed_metrics import exposed_metrics
 from tests.support.helm import CHART, EVERYTHING, SMALLEST, render, run_helm
@@ -87,6 +88,8 @@ class TestValues:
             {"hub": {"applications": True}},
             {"hub": {"drainSeconds": 600}},
             {"hub": {"registry": "postgresql://other"}},
+            {"hub": {"kafka": {"brokers": ["kafka:9092"]}}},
+            {"kafka": {"brokers": ["kafka"]}},
             {"names": []},
             {"replica": 3},
             {"autoscaling": {"connections": 20_001}},
@@ -247,9 +250,43 @@ class TestRendered:
         [password] = [each for each in container["env"] if each["name"] == "PGPASSWORD"]
         assert password["valueFrom"]["secretKeyRef"] == {"name": "fleet-registry-app", "key": "password"}
 
+    def test_hubs_reach_the_topic_of_the_operator(self, tmp_path: Path) -> None:
+        resources = render(EVERYTHING, tmp_path)
+        [text] = [each["data"]["hub.yaml"] for each in resources if "hub.yaml" in each.get("data", {})]
+        kafka = parse(text.encode(), "hub.yaml").kafka
+        topic, user = only(resources, "KafkaTopic"), only(resources, "KafkaUser")
+        assert kafka is not None
+        assert topic["spec"]["topicName"] == kafka.topic
+        assert user["metadata"]["name"] == kafka.user
+        assert kafka.mechanism.value.lower() == user["spec"]["authentication"]["type"]
+        acls = {each["resource"]["name"] for each in user["spec"]["authorization"]["acls"]}
+        assert acls == {kafka.topic, f"{CLIENT_ID}."}
+        pod = only(resources, "Deployment")["spec"]["template"]["spec"]
+        [volume] = [each for each in pod["volumes"] if each["name"] == "kafka"]
+        secrets = [each["secret"] for each in volume["projected"]["sources"]]
+        assert [each["name"] for each in secrets] == ["plant-cluster-ca-cert", kafka.user]
+        [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "kafka"]
+        files = {f"{mount['mountPath']}/{item['path']}" for each in secrets for item in each["items"]}
+        assert kafka.tls is not None
+        assert files == {kafka.tls.ca, kafka.password_file}
+        ports = only(resources, "NetworkPolicy")["spec"]["egress"][-1]["ports"]
+        assert {"port": 9093, "protocol": "TCP"} in ports
+
+    def test_brokers_without_tls_need_no_secret(self, tmp_path: Path) -> None:
+        resources = render(merged(SMALLEST, {"kafka": {"brokers": ["kafka:9092"]}}), tmp_path)
+        kafka = parse(only(resources, "ConfigMap")["data"]["hub.yaml"].encode(), "hub.yaml").kafka
+        assert kafka is not None
+        assert (str(kafka.brokers[0]), kafka.tls, kafka.user) == ("kafka:9092", None, None)
+        volumes = only(resources, "Deployment")["spec"]["template"]["spec"]["volumes"]
+        assert "kafka" not in [each["name"] for each in volumes]
+
     @pytest.mark.parametrize(
         ("more", "said"),
         [
+            ({"kafka": {"brokers": ["k:1"], "user": "u"}}, "kafka.caSecret is missing"),
+            ({"kafka": {"brokers": ["k:1"], "user": "u", "caSecret": "c"}}, "kafka.existingSecret is missing"),
+            ({"kafka": {"strimzi": {"enabled": True}}}, "kafka.brokers is missing"),
+            ({"kafka": {"brokers": ["k:1"], "caSecret": "c", "strimzi": {"enabled": True}}}, "kafka.strimzi.cluster"),
             ({"registry": {"url": ""}}, "registry.url is missing"),
             ({"monitoring": {"serviceMonitor": {"enabled": True}}}, "needs oauth2 or basicAuth"),
             ({"console": {"ingress": {"enabled": True}}}, "console.ingress.host is missing"),

@@ -73,6 +73,43 @@ postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
 {{- end }}
 {{- end -}}
 
+{{/* User at Kafka; empty if it needs none. */}}
+{{- define "waypost-hub.kafkaUser" -}}
+{{- if .Values.kafka.user -}}
+{{- .Values.kafka.user -}}
+{{- else if .Values.kafka.strimzi.enabled -}}
+{{ include "waypost-hub.name" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Secret with the password of that user. Strimzi names it as the user. */}}
+{{- define "waypost-hub.kafkaSecret" -}}
+{{- if .Values.kafka.existingSecret -}}
+{{- .Values.kafka.existingSecret -}}
+{{- else if .Values.kafka.strimzi.enabled -}}
+{{ include "waypost-hub.name" . }}
+{{- else -}}
+{{- fail "kafka.existingSecret is missing: kafka.user has a password" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Field `kafka` of the resource `Hub`. */}}
+{{- define "waypost-hub.kafka" -}}
+{{- $kafka := dict "brokers" .Values.kafka.brokers "topic" .Values.kafka.topic -}}
+{{- if .Values.kafka.caSecret -}}
+{{- $_ := set $kafka "tls" (dict "caCert" "/etc/waypost/kafka/ca.crt") -}}
+{{- end -}}
+{{- with include "waypost-hub.kafkaUser" . -}}
+{{- if not $.Values.kafka.caSecret -}}
+{{- fail "kafka.caSecret is missing: hubs send no password without TLS" -}}
+{{- end -}}
+{{- $_ := set $kafka "user" . -}}
+{{- $_ := set $kafka "passwordFile" "/etc/waypost/kafka/password" -}}
+{{- $_ := set $kafka "mechanism" $.Values.kafka.mechanism -}}
+{{- end -}}
+{{- toYaml $kafka -}}
+{{- end -}}
+
 {{- define "waypost-hub.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ .user }}
@@ -97,6 +134,9 @@ capabilities: {drop: [ALL]}
 {{- $_ := set $spec "authority" (dict "certificate" "/etc/waypost/authority/tls.crt" "key" "/etc/waypost/authority/tls.key") -}}
 {{- $_ := set $spec "applications" false -}}
 {{- $_ := set $spec "drainSeconds" .Values.drain.seconds -}}
+{{- if .Values.kafka.brokers -}}
+{{- $_ := set $spec "kafka" (include "waypost-hub.kafka" . | fromYaml) -}}
+{{- end -}}
 {{- toYaml (dict "apiVersion" "waypost/v1" "kind" "Hub" "spec" $spec) -}}
 {{- end -}}
 
