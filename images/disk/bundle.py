@@ -11,8 +11,10 @@ from typing import Final, NamedTuple
 
 import yaml
 
+from bridge import block_index as shared_index
+from bridge.block_index import BLOCK_BYTES, LEVEL, SUFFIX
 from images import source
-from images.disk import filesystem
+from images.disk import block_index, filesystem
 from images.disk.signing import SigningKeys
 from images.programs import require, run
 from images.steps import BuildSteps, make_key, remove
@@ -20,8 +22,9 @@ from images.steps import BuildSteps, make_key, remove
 COMPATIBLE: Final = "waypost-arm64"
 """Also stated in `rauc/system.conf` of a root."""
 PROGRAMS: Final = ("rauc", "mksquashfs")
-PACKING: Final = "-comp zstd -Xcompression-level 9 -all-root"
-"""Options of mksquashfs: 15 s; its defaults need 80 s and save a tenth."""
+PACKING: Final = f"-comp gzip -Xcompression-level {LEVEL} -b {BLOCK_BYTES} -all-root"
+"""Options of mksquashfs. Every zlib of Debian compresses the same way, so a gateway can make blocks again that its
+running system has (decision 0009); zstd would save a tenth, but differs from release to release."""
 MANIFEST: Final = """\
 [update]
 compatible={compatible}
@@ -44,17 +47,34 @@ class UpdateBundle(NamedTuple):
     build: str
     """SHA-256 of the root file system in it."""
 
+    @property
+    def block_index(self) -> Path:
+        """File with the index of its blocks."""
+        return self.file.with_name(f"{self.file.name}{SUFFIX}")
+
 
 def build(steps: BuildSteps, system: Path, keys: SigningKeys) -> UpdateBundle:
     """Return the bundle of a system (`images.disk.building.build_system`). Raises ImageError."""
     require(*PROGRAMS)
     name = f"waypost-{source.read_version()}-arm64.raucb"
     build_id = (system / "root.sha256").read_text().strip()
+
+    def fill(folder: Path, log: Path) -> None:
+        make(folder / name, system / "root.ext4", build_id, keys, log)
+        block_index.write_index(folder / name, system / "root.ext4")
+
     made = steps.result(
         "bundle-arm64",
         "bundle of an update",
-        [system.name, make_key([keys.certificate]), MANIFEST, PACKING, source.read_version()],
-        lambda folder, log: make(folder / name, system / "root.ext4", build_id, keys, log),
+        [
+            system.name,
+            make_key([keys.certificate]),
+            MANIFEST,
+            PACKING,
+            source.read_version(),
+            *(Path(str(each.__file__)) for each in (block_index, shared_index)),
+        ],
+        fill,
     )
     return UpdateBundle(made / name, source.read_version(), build_id)
 

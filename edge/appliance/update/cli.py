@@ -67,11 +67,15 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
 
 @update.command()
 @gateway_option
-def fetch(data: Path) -> None:
+@root_option
+def fetch(data: Path, root: Path) -> None:
     """Fetch the bundle that is configured. A service of an image runs it.
 
     Run as the gateway's user. After an interruption it continues where it stopped. It respects the rate and quiet hours
     of the `System`, and ends when the bundle is complete and may be installed, or is no longer wanted.
+
+    If the server also has the bundle's index (FILE.raucb.blocks), only the parts are fetched that the running system
+    does not have.
     """
     from functools import partial
 
@@ -84,8 +88,14 @@ def fetch(data: Path) -> None:
     except (OSError, ValueError):  # the gateway has not enrolled
         authority = None
     with _explained():
-        found = BundleDownload(WantedFiles(data), partial(trusting_also, authority)).run()
-    say("no system is wanted" if found is None else f"{found.name} is complete, and its checksum is correct")
+        files = WantedFiles(data)
+        found = BundleDownload(files, partial(trusting_also, authority), system=root).run()
+    if found is None:
+        say("no system is wanted")
+        return
+    done = files.fetched()
+    say(f"{found.name} is complete, and its checksum is correct")
+    say(f"{done.copied >> 20} of {done.bytes >> 20} MiB are from the running system, and were not fetched")
 
 
 @update.command("install-fetched")

@@ -1,7 +1,8 @@
 """Download of the bundle of a wanted system over HTTP, each byte once even over a poor link.
 
-Received bytes are on disk. After an interruption the rest is requested by range (RFC 9110 section 14). The checksum is
-verified at the end; RAUC verifies the signature before it installs the bundle. The download respects rate and quiet
+Received bytes are on disk. After an interruption the rest is requested by range (RFC 9110 section 14). If the server
+has an index of the bundle's blocks (`bridge.block_index`), those of the running system are copied instead. The checksum
+is verified at the end; RAUC verifies the signature before it installs the bundle. The download respects rate and quiet
 hours, and leaves the free space that is reserved for messages. It blocks: for a service of its own.
 """
 
@@ -14,23 +15,32 @@ import os
 import re
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final, Protocol
-from urllib.parse import quote
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from bridge.block_index import INDEX_BYTES_MAX, SUFFIX, BlockIndex, BlockIndexError
 from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
-from bridge.proxy import Proxy
-from edge.appliance.update.limits import ANSWER_S, READ_BYTES, RETRY_S, SYNC_BYTES, WRONG_DOWNLOADS_MAX
+from edge.appliance.update.bundle_server import BundleServer
+from edge.appliance.update.copy_plan import CopyPlan
+from edge.appliance.update.limits import (
+    INDEX_ATTEMPTS_MAX,
+    READ_BYTES,
+    RETRY_S,
+    SYNC_BYTES,
+    WRONG_DOWNLOADS_MAX,
+)
+from edge.appliance.update.own_pieces import OwnPieces
 from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
 from edge.broker.security.private_file import sync_folder
 
-_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
+_PASSING: Final = (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS)
+"""Refusals that say to ask again."""
 NAP_S_MIN: Final = 0.001
 """Shortest sleep, as rounding may leave a wait of zero."""
 QUIET: Final = "it waits for the end of the quiet hours"
@@ -38,6 +48,18 @@ QUIET: Final = "it waits for the end of the quiet hours"
 
 class DownloadFailed(Exception):
     """The download failed, and will be tried again. The message says why."""
+
+
+class ServerRefused(DownloadFailed):
+    """The server answered with an error."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class IndexRefused(Exception):
+    """The server has no index of the bundle's blocks, or a wrong one."""
 
 
 class SystemChanged(Exception):
@@ -76,12 +98,18 @@ class BundleDownload:
         context: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         clock: SleepingClock = time,
         free: Callable[[Path], int] = free_bytes,
+        system: Path | None = None,
     ) -> None:
-        """`context`: TLS context for HTTPS servers. `free`: see `free_bytes`."""
+        """`context`: TLS context for HTTPS servers. `free`: see `free_bytes`. `system`: root folder of the running
+        system; what its files have is copied from there."""
         self._files = files
         self._context = context
         self._clock = clock
         self._free = free
+        self._system = system
+        self._server: BundleServer | None = None
+        self._planned: tuple[str, CopyPlan] | None = None
+        """SHA-256 of the bundle, and its plan: reading the system again after each break would take long."""
         self._fetched = files.fetched()
 
     def run(self) -> Path | None:
@@ -110,12 +138,12 @@ class BundleDownload:
 
     def _begin(self, wanted: WantedSystem) -> None:
         """Remove downloaded parts of other bundles."""
-        for path in self._files.folder.glob("*.part"):
-            if path != self._files.part(wanted):
-                path.unlink()
-        for path in self._files.folder.glob("*.raucb"):
-            if path != self._files.bundle(wanted):
-                path.unlink()
+        files = self._files
+        own = (files.part(wanted), files.bundle(wanted), files.index(wanted), files.index_part(wanted))
+        for pattern in ("*.part", "*.raucb", f"*{SUFFIX}"):
+            for path in self._files.folder.glob(pattern):
+                if path not in own:
+                    path.unlink()
         self._fetched = DownloadProgress(sha256=wanted.sha256)
         self._note()
 
@@ -140,18 +168,50 @@ class BundleDownload:
         if free < wanted.keep_free:
             mib = (wanted.keep_free - free) >> 20
             raise DownloadFailed(f"{mib} MiB of free space are missing, as the rest is reserved for messages")
-        with self._answer(wanted, have) as answer:
-            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-                have = 0
-            out.truncate(have)
-            self._store(wanted, pacer, answer, out)
+        try:
+            plan = self._plan(wanted, pacer)
+            while out.tell() < wanted.size:
+                self._copy(wanted, pacer, plan, out)
+                if (have := out.tell()) < wanted.size:
+                    self._fetch(wanted, pacer, out, have, plan.fetch_until(have))
+        finally:
+            if self._server is not None:
+                self._server.close()
 
-    def _store(self, wanted: WantedSystem, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes]) -> None:
-        """Write an answer to the file. Raises `DownloadFailed`, `SystemChanged`, OSError."""
+    def _copy(self, wanted: WantedSystem, pacer: Pacer, plan: CopyPlan, out: IO[bytes]) -> None:
+        """Write the bytes that the running system has. Raises `DownloadFailed`, `SystemChanged`, OSError."""
+        copied, synced = 0, out.tell()
+        try:
+            while found := plan.copy(out.tell()):
+                out.write(found)
+                copied += len(found)
+                if out.tell() - synced >= SYNC_BYTES:
+                    self._sync(out, out.tell(), copied)
+                    copied, synced = 0, out.tell()
+                self._wait(wanted, pacer, long=False)
+        finally:
+            if copied:
+                self._sync(out, out.tell(), copied)
+
+    def _fetch(self, wanted: WantedSystem, pacer: Pacer, out: IO[bytes], have: int, until: int) -> None:
+        """Fetch a range of the bundle. Raises `DownloadFailed`, `SystemChanged`, OSError."""
+        with self._answer(wanted, wanted.url, have, until if until < wanted.size else None) as answer:
+            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+                have, until = 0, wanted.size
+                self._note(copied=0)
+            else:
+                _check_range(wanted.url, answer, have, wanted.size)
+            out.truncate(have)
+            self._store(wanted, pacer, answer, out, until)
+
+    def _store(
+        self, wanted: WantedSystem, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes], until: int
+    ) -> None:
+        """Write an answer to the file up to `until`. Raises `DownloadFailed`, `SystemChanged`, OSError."""
         synced = have = out.seek(0, os.SEEK_END)
         try:
-            while have < wanted.size:
-                read = _read(answer, min(READ_BYTES, wanted.size - have))
+            while have < until:
+                read = _read(answer, min(READ_BYTES, until - have))
                 if not read:
                     raise DownloadFailed(f"the connection ended after {have} of {wanted.size} bytes")
                 out.write(read)
@@ -174,33 +234,112 @@ class BundleDownload:
             self._note(bytes=wanted.size, trouble="")
             return
         part.unlink()
+        if self._fetched.copied:  # fetch all of it before the server is blamed
+            self._note(bytes=0, copied=0, index_failures=INDEX_ATTEMPTS_MAX)
+            raise DownloadFailed("the copied and fetched parts do not make the bundle, so all of it is fetched")
         wrong = self._fetched.wrong + 1
         why = f"the file at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
         self._note(bytes=0, wrong=wrong, refused=why if wrong >= WRONG_DOWNLOADS_MAX else "")
         raise DownloadFailed(why)
 
+    # --- index ------------------------------------------------------------------------------------------------------
+
+    def _plan(self, wanted: WantedSystem, pacer: Pacer) -> CopyPlan:
+        """Return what is copied and what is fetched. Raises `DownloadFailed`, `SystemChanged`, OSError."""
+        if self._system is None or self._fetched.index_failures >= INDEX_ATTEMPTS_MAX:
+            return CopyPlan(wanted.size)
+        if self._planned is None or self._planned[0] != wanted.sha256:
+            try:
+                index = self._index(wanted, pacer)
+            except IndexRefused:
+                self._note(index_failures=INDEX_ATTEMPTS_MAX)
+                return CopyPlan(wanted.size)
+            digests = {digest for block in index.blocks for digest in block.pieces()}
+            self._planned = (wanted.sha256, CopyPlan.make(index, OwnPieces(self._system, digests)))
+        return self._planned[1]
+
+    def _index(self, wanted: WantedSystem, pacer: Pacer) -> BlockIndex:
+        """Return the index of the bundle. A wrong one is fetched again, as the server may just be replacing it.
+
+        Raises `IndexRefused`, `DownloadFailed`, `SystemChanged`, OSError.
+        """
+        file = self._files.index(wanted)
+        if not file.exists():
+            self._fetch_index(wanted, pacer, file)
+        try:
+            found = BlockIndex.decode(file.read_bytes())
+            if (found.sha256, found.size) == (wanted.sha256, wanted.size):
+                return found
+            why = "it is of another bundle"
+        except BlockIndexError as error:
+            why = str(error)
+        file.unlink()
+        raise self._failed_index(f"the index of the bundle's blocks is not used: {why}")
+
+    def _failed_index(self, why: str) -> Exception:
+        """Count a failure of the server's index, and return the exception to raise."""
+        failures = self._fetched.index_failures + 1
+        self._note(index_failures=failures)
+        return IndexRefused() if failures >= INDEX_ATTEMPTS_MAX else DownloadFailed(why)
+
+    def _fetch_index(self, wanted: WantedSystem, pacer: Pacer, file: Path) -> None:
+        """Fetch the index, from where it was interrupted. Raises as `_index`."""
+        part = self._files.index_part(wanted)
+        with part.open("ab") as out:
+            have = out.tell()
+            try:
+                with self._answer(wanted, index_url(wanted.url), have, None) as answer:
+                    size = _whole_size(answer, have)
+                    if size is None:
+                        raise IndexRefused
+                    out.truncate(have if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0)
+                    self._store_index(wanted, pacer, answer, out, size)
+            except ServerRefused as refused:
+                out.truncate(0)  # the part may be as long as the file, which no range can continue
+                if (
+                    refused.status < http.HTTPStatus.INTERNAL_SERVER_ERROR
+                    and refused.status not in _PASSING
+                    and not have
+                ):
+                    raise IndexRefused from None
+                raise self._failed_index(str(refused)) from None
+        part.replace(file)
+        sync_folder(file.parent)
+
+    def _store_index(
+        self, wanted: WantedSystem, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes], size: int
+    ) -> None:
+        out.seek(0, os.SEEK_END)
+        try:
+            while out.tell() < size:
+                read = _read(answer, min(READ_BYTES, size - out.tell()))
+                if not read:
+                    raise DownloadFailed(f"the connection ended after {out.tell()} of {size} bytes of the index")
+                out.write(read)
+                pacer.sent(len(read), self._clock.monotonic())
+                self._wait(wanted, pacer, long=False)
+        finally:
+            out.flush()
+            os.fsync(out.fileno())
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _answer(self, wanted: WantedSystem, have: int) -> Iterator[http.client.HTTPResponse]:
-        """Request the bundle from this byte on. Raises `DownloadFailed`."""
-        handlers = [
-            urllib.request.ProxyHandler(_proxies(wanted.proxy)),
-            urllib.request.HTTPSHandler(context=self._context()),
-        ]
-        request = urllib.request.Request(wanted.url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - http(s), validated
-        try:
-            answer = urllib.request.build_opener(*handlers).open(request, timeout=ANSWER_S)
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise DownloadFailed(f"{wanted.url}: the server answers {error.code} {error.reason}") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise DownloadFailed(f"{wanted.url}: {getattr(error, 'reason', None) or error}") from None
-        with answer:
-            if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
-                found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-                if found is None or int(found[1]) != have or found[2] not in ("*", str(wanted.size)):
-                    raise DownloadFailed(f"{wanted.url}: the server's answer has another range than requested")
+    def _answer(
+        self, wanted: WantedSystem, url: str, have: int, until: int | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Request a file from byte `have` on, up to `until` or its end. Raises `DownloadFailed`, `ServerRefused`."""
+        if self._server is None or self._server.proxy != wanted.proxy:
+            self._server = BundleServer(wanted.proxy, self._context)
+        last = "" if until is None else until - 1
+        headers = {"Range": f"bytes={have}-{last}"} if have or until is not None else {}
+        with contextlib.ExitStack() as opened:
+            try:
+                answer = opened.enter_context(self._server.get(url, headers))
+            except (OSError, http.client.HTTPException) as error:
+                raise DownloadFailed(f"{url}: {error or type(error).__name__}") from None
+            if answer.status not in (http.HTTPStatus.OK, http.HTTPStatus.PARTIAL_CONTENT):
+                raise ServerRefused(f"{url}: the server answers {answer.status} {answer.reason}", answer.status)
             yield answer
 
     def _pacer(self, wanted: WantedSystem) -> Pacer:
@@ -227,10 +366,11 @@ class BundleDownload:
                 self._note(trouble=QUIET)
             self._clock.sleep(max(NAP_S_MIN, until - now))
 
-    def _sync(self, out: IO[bytes], have: int) -> None:
+    def _sync(self, out: IO[bytes], have: int, copied: int = 0) -> None:
+        """Have the file on disk, and record its length. `copied`: bytes that were copied since the last time."""
         out.flush()
         os.fsync(out.fileno())
-        self._note(bytes=have, trouble="")
+        self._note(bytes=have, copied=self._fetched.copied + copied, trouble="")
 
     def _note(self, **changes: object) -> None:
         fetched = msgspec.structs.replace(self._fetched, **changes)
@@ -239,17 +379,31 @@ class BundleDownload:
             self._fetched = fetched
 
 
+def index_url(url: str) -> str:
+    """Return the URL of a bundle's index: the same with another path, and with the query, which may be a key."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path + SUFFIX))
+
+
+def _check_range(url: str, answer: http.client.HTTPResponse, have: int, size: int) -> None:
+    """Raise `DownloadFailed` unless an answer is the requested part of a file of this size."""
+    found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if found is None or int(found[1]) != have or found[2] not in ("*", str(size)):
+        raise DownloadFailed(f"{url}: the server's answer has another range than requested")
+
+
+def _whole_size(answer: http.client.HTTPResponse, have: int) -> int | None:
+    """Return the size of the file of which an answer is a part; None: it is unknown, or more than an index has."""
+    found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
+        size = int(found[2]) if found is not None and int(found[1]) == have and found[2] != "*" else None
+    else:
+        size = int(length) if (length := answer.headers.get("Content-Length", "")).isdecimal() else None
+    return size if size is not None and 0 < size <= INDEX_BYTES_MAX else None
+
+
 def _read(answer: http.client.HTTPResponse, size: int) -> bytes:
     try:
         return answer.read1(size)
     except (OSError, http.client.HTTPException) as error:
         raise DownloadFailed(f"the connection broke: {error or type(error).__name__}") from None
-
-
-def _proxies(proxy: Proxy | None) -> dict[str, str]:
-    if proxy is None:
-        return {}
-    words = (proxy.username, proxy.password)
-    who = ":".join(quote(word, safe="") for word in words if word is not None)
-    place = f"http://{f'{who}@' if who else ''}{proxy.place}"
-    return {"http": place, "https": place}

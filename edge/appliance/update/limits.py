@@ -39,3 +39,7 @@ RETRY_S: Final = (5.0, 15.0, 60.0, 300.0)
 
 WRONG_DOWNLOADS_MAX: Final = 2
 """Downloads with a wrong checksum after which a bundle is refused: once, a server may replace the file half-way."""
+
+INDEX_ATTEMPTS_MAX: Final = 3
+"""Failures of a server's index of a bundle's blocks, after which all of the bundle is fetched. A server that restarts
+or replaces its files answers again within the pauses."""

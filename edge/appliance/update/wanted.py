@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from bridge.block_index import SUFFIX
 from bridge.desired import SystemPhase, SystemReport
 from bridge.hidden import hides
 from bridge.proxy import Proxy
@@ -60,6 +61,10 @@ class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why it waits, or why it failed last."""
     wrong: int = 0
     """Number of downloads with a wrong checksum."""
+    copied: int = 0
+    """Bytes of it that came from the running system; counted from zero after a power cut."""
+    index_failures: int = 0
+    """Number of failures of the index of its blocks; at the limit, all of it is fetched."""
     refused: str = ""
     """Reason why it is no longer downloaded."""
 
@@ -80,6 +85,14 @@ class WantedFiles:
     def part(self, wanted: WantedSystem) -> Path:
         """Return the path of the partial download."""
         return self.folder / f"{wanted.sha256}.part"
+
+    def index(self, wanted: WantedSystem) -> Path:
+        """Return the path of the complete index of the bundle's blocks."""
+        return self.folder / f"{wanted.sha256}{SUFFIX}"
+
+    def index_part(self, wanted: WantedSystem) -> Path:
+        """Return the path of the partial index."""
+        return self.folder / f"{wanted.sha256}{SUFFIX}.part"
 
     def wanted(self) -> WantedSystem | None:
         """Return the wanted system; None: there is nothing to do."""
