@@ -14,6 +14,7 @@ from images.options import cache_option, mirror_options, out_option
 
 if TYPE_CHECKING:
     from images.debian import Mirror
+    from images.disk.vulnerabilities import VulnerabilityData
     from images.steps import BuildSteps
 
 machine_option = click.option(
@@ -40,6 +41,13 @@ trust_option = click.option(
 )
 fresh_option = click.option(
     "--fresh", is_flag=True, help="Use the newest packages of Debian instead of those of the last build."
+)
+cve_option = click.option(
+    "--cve-data",
+    "cve_data",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Data of Debian's security tracker (JSON) or of OSV for PyPI (zip); repeatable. Nothing is fetched.",
 )
 into_option = click.option(
     "--out",
@@ -145,6 +153,7 @@ def package(
 @trust_option
 @fresh_option
 @into_option
+@cve_option
 @click.option(
     "--url", metavar="URL", help="URL of the folder from which Raspberry Pi Imager downloads it.  [default: --out]"
 )
@@ -159,12 +168,15 @@ def build(
     trusted: tuple[Path, ...],
     fresh: bool,
     out: Path,
+    cve_data: tuple[Path, ...],
     url: str | None,
 ) -> None:
     """Build a card image, compressed and signed.
 
     Its folder also gets a block map, checksums, a signature, a bill of materials and the manifest for Raspberry Pi
     Imager.
+
+    With --cve-data it also lists the known vulnerabilities of its packages, as `waypost image cve` does later.
 
     Needs root. The first build takes about ten minutes with downloads. It takes five minutes after a change of the
     gateway, and one minute after a change of the files that are added to Debian. Without --key the image is signed
@@ -177,13 +189,14 @@ def build(
     """
     from images.building import build_image
     from images.debian import RELEASES, Mirror
-    from images.disk import imager
+    from images.disk import imager, vulnerabilities
     from images.disk.building import image_name
     from images.output import check_target, copy_file, write_text
     from images.steps import BuildSteps, default_cache
 
     _require_fetchable(url)
     check_target(out)
+    known = vulnerabilities.read_data(cve_data) if cve_data else None
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror, RELEASES[debian])
     made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), trusted=trusted, fresh=fresh)
@@ -193,6 +206,34 @@ def build(
     if (made / imager.FILE).is_file():
         manifest = imager.make_manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
         click.echo(write_text(out / f"{image_name(board)}{imager.SUFFIX}", manifest))
+    if known is None:
+        click.echo(f"  {vulnerabilities.NO_DATA}", err=True)
+        return
+    _write_vulnerabilities(made / f"{image_name(board)}{vulnerabilities.SBOM_SUFFIX}", known, out)
+
+
+@image.command()
+@click.argument("sbom", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@cve_option
+@into_option
+def cve(sbom: Path, cve_data: tuple[Path, ...], out: Path) -> None:
+    """List the known vulnerabilities of an image, by its bill of materials (X.spdx.json).
+
+    It writes X.cve.json, and X.cve.txt as a table. Repeat it with newer data, also for images of earlier releases.
+
+    \b
+    The data of Debian's security tracker, and of OSV for the gateway's Python packages:
+      curl -o tracker.json https://security-tracker.debian.org/tracker/data/json
+      curl -o pypi.zip https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
+      waypost image cve waypost-0.1.0-pi4.spdx.json --cve-data tracker.json --cve-data pypi.zip
+    """
+    from images.disk import vulnerabilities
+    from images.output import check_target
+
+    check_target(out)
+    if not cve_data:
+        raise ImageError("name the data to compare with: --cve-data", hint=vulnerabilities.SOURCES, code=USAGE)
+    _write_vulnerabilities(sbom, vulnerabilities.read_data(cve_data), out)
 
 
 @image.command()
@@ -228,7 +269,8 @@ def bundle(
     """Build the bundle of an update. It is signed like an image.
 
     Gateways accept it if their image was signed with the same key. A bundle works on all boards, because it contains
-    neither firmware nor boot loader. Needs root.
+    neither firmware nor boot loader. Needs root. With the index of its blocks (.raucb.blocks) next to it on the
+    server, gateways fetch only what changed.
 
     \b
     On a gateway:
@@ -249,6 +291,7 @@ def bundle(
     packages = Mirror(mirror, security_mirror, RELEASES[debian])
     made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), trusted=trusted, fresh=fresh)
     click.echo(copy_file(made.file, out))
+    click.echo(copy_file(made.block_index, out))
     if url is not None:
         name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"
         click.echo(write_text(out / name, make_resource(made, url)))
@@ -299,6 +342,17 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
             raise SystemExit(machine.boot(words))
         console = machine.boot_until(words, until or machine.SERVES, machine.SERVES_S)
         click.echo(write_text(screenshot, screen.render_svg(console, img.name)))
+
+
+def _write_vulnerabilities(sbom: Path, data: VulnerabilityData, out: Path) -> None:
+    """Write the known vulnerabilities of an image as a document and as a table."""
+    from images.disk import vulnerabilities
+    from images.output import write_text
+
+    found = vulnerabilities.list_vulnerabilities(sbom, data)
+    name = sbom.name.removesuffix(vulnerabilities.SBOM_SUFFIX)
+    click.echo(write_text(out / f"{name}{vulnerabilities.SUFFIX}", found.to_json()))
+    click.echo(write_text(out / f"{name}{vulnerabilities.TABLE_SUFFIX}", found.to_table()))
 
 
 def _require_fetchable(url: str | None) -> None:
