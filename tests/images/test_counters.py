@@ -6,7 +6,6 @@ The card has no system, only the boot partition, so one start takes seconds.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,86 +13,27 @@ from typing import Final
 import pytest
 
 from images.card import partition
-from images.disk import building
 from images.disk.building import ENVIRONMENT_BYTES
-from images.emulator import machine
-from images.programs import find, run
-from tests.images.emulated import Emulated
+from images.programs import find
+from tests.images.boot_card import FAT_BEGIN, PROGRAMS, copied, make_card, started
 from tests.images.write_log import Write, WriteLog
 
 pytestmark = [
     pytest.mark.images,
     pytest.mark.timeout(3600),
-    *(
-        pytest.mark.skipif(find(name) is None, reason=f"{name} is not installed")
-        for name in ("qemu-system-aarch64", "mkimage", "mkenvimage", "mkfs.vfat", "mcopy", "sfdisk", "fsck.vfat")
-    ),
+    *(pytest.mark.skipif(find(name) is None, reason=f"{name} is not installed") for name in PROGRAMS),
 ]
 
-MIB: Final = 1 << 20
-FAT_BEGIN: Final = 4 * MIB
-FAT_MIB: Final = 40
-TABLE: Final = f"""\
-label: dos
-label-id: 0x67617465
-start=8192, size={FAT_MIB * 2048}, type=c, bootable
-start={(FAT_MIB + 4) * 2048}, size=8192, type=83
-start={(FAT_MIB + 8) * 2048}, size=8192, type=83
-start={(FAT_MIB + 12) * 2048}, size=8192, type=83
-"""
-START_S: Final = 300.0
 CUTS_MAX: Final = 24
 """Cuts that are tried, spread over all writes."""
 UPDATED: Final = "BOOT_ORDER=B A\nBOOT_A_LEFT=3\nBOOT_B_LEFT=3\n"
 """Counters after an update: slot B is the system, and slot A has an older one."""
 
 
-def counters(folder: Path, variables: str) -> bytes:
-    """Return a file of counters."""
-    (folder / "variables").write_text(variables)
-    target = folder / "counters"
-    run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", target, folder / "variables", log=folder / "log")
-    return target.read_bytes()
-
-
 @pytest.fixture(scope="module")
 def card(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Card with a boot partition alone, and the counters of an updated gateway."""
-    folder = tmp_path_factory.mktemp("card")
-    parts, system, log = folder / "parts", folder / "system", folder / "log"
-    for each in (parts, system / "firmware"):
-        each.mkdir(parents=True)
-    (system / "root.sha256").write_text("0" * 64)
-    building.make_boot_files(parts, "qemu", system, log)
-    fat, made = folder / "fat", folder / "card.img"
-    with fat.open("wb") as file:
-        file.truncate(FAT_MIB * MIB)
-    run("mkfs.vfat", "-F", "32", fat, log=log)
-    for name in ("rauc.env", "rauc.bak"):
-        (parts / name).write_bytes(counters(folder, UPDATED))
-    run("mcopy", "-i", fat, *(parts / name for name in ("boot.scr", "rauc.env", "rauc.bak")), "::", log=log)
-    with made.open("wb") as file:
-        file.truncate(64 * MIB)
-    run("sfdisk", "-q", made, log=log, given=TABLE)
-    run("dd", f"if={fat}", f"of={made}", "bs=1M", f"seek={FAT_BEGIN // MIB}", "conv=notrunc", log=log)
-    return made
-
-
-def copied(card: Path, folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    copy = folder / "card.img"
-    subprocess.run(["cp", "--sparse=always", str(card), str(copy)], check=True)
-    return copy
-
-
-def started(card: Path, folder: Path, log: WriteLog | None = None, *, until: str = "does not start") -> str:
-    """Start a card until it has tried a slot; return its console."""
-    emulated = Emulated(machine.make_disk(card, folder, folder / "log"), folder / "console", {}, log)
-    try:
-        emulated.wait_for(until, timeout_s=START_S)
-        return emulated.told
-    finally:
-        emulated.cut_off()
+    return make_card(tmp_path_factory.mktemp("card"), UPDATED)
 
 
 def cuts(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:

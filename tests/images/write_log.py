@@ -65,6 +65,17 @@ class WriteLog:
                 flushed.append(each._replace(size=chance.randrange(each.size // SECTOR) * SECTOR))
         return flushed
 
+    def ends(self) -> Sequence[int]:
+        """Return the size of the log after each of its requests."""
+        found, at, size = list[int](), SECTOR, self.size
+        with self.file.open("rb") as log:
+            while at + SECTOR <= size:
+                log.seek(at)
+                _, sectors, _, _ = _HEADER.unpack(log.read(_HEADER.size))
+                at += SECTOR * (1 + sectors)
+                found.append(at)
+        return found
+
     def in_order(self) -> Sequence[Write]:
         """Return all writes in their order, flushed or not: those of a program that waits for each one."""
         flushed, later = self._until(self.size)
