@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,9 +121,7 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
             lake = DeltaLake(configuration.lake or data / LAKE, durable_versions=versions)
-            registry.commits.write_to(lake)
-            if registry.commits.is_older_copy:
-                OlderCopyNotice(data).add(OlderCopySign.LAKE)
+            registry.commits.write_to(lake, partial(OlderCopyNotice(data).add, OlderCopySign.LAKE))
             registry.directory.mark_all_disconnected()
             known = registry.directory
             landing = Landing(lake, registry.commits)

@@ -46,7 +46,8 @@ class CommitLog(Protocol):
         """Prepare to land for gateways, each (tenant, name): load their landed sequences.
 
         A gateway that came from another hub of this lake may be named by open commits of that hub. Those are returned,
-        the oldest first, and nothing is loaded: settle them, and call it again.
+        the oldest first, and nothing is loaded: settle them, and call it again. So are open commits of this hub, if the
+        registry may be an older copy.
         """
         ...
 

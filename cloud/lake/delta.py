@@ -60,6 +60,18 @@ class DeltaLake:
     def settled(self, table: str, transaction: TransactionId) -> bool:
         return self._tables[table].settled(transaction)
 
+    def transactions(self, table: str) -> Mapping[str, int]:
+        return self._tables[table].transactions()
+
+    def fence(self, table: str, commits: Mapping[str, int]) -> None:
+        self._tables[table].fence(commits)
+
+    def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
+        names = ["tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence"]
+        for rows in self._tables["ledger"].read(names, {}):
+            columns = (rows.column(name).to_pylist() for name in names)
+            yield [SequenceRange(*values) for values in zip(*columns, strict=True)]
+
     def gateways(self) -> set[tuple[str, str]]:
         found: set[tuple[str, str]] = set()
         for rows in self._tables["telemetry"].read(["tenant", "gateway"], {}):

@@ -53,6 +53,18 @@ class LandingLake(Protocol):
         still in flight or its writer was delayed."""
         ...
 
+    def transactions(self, table: str) -> Mapping[str, int]:
+        """Return the last commit id of every application in the table, durable: of a commit, or of a fence."""
+        ...
+
+    def fence(self, table: str, commits: Mapping[str, int]) -> None:
+        """Refuse commits up to these ids, by application, that are not in the table: they will never be in it."""
+        ...
+
+    def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
+        """Yield the ranges in `ledger` now, one data file at a time. As slow as `landed`."""
+        ...
+
     def gateways(self) -> set[tuple[str, str]]:
         """Return (tenant, gateway) of all rows in `telemetry` now. As slow as `landed`."""
         ...

@@ -28,6 +28,7 @@ from cloud.lake.contract import ContractTable, contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
+from cloud.lake.transactions import TransactionLog
 from cloud.place.data_file import write_data_file
 from cloud.place.faults import explain_error
 from cloud.place.place import LOG, LakeLocation, LakePlace, place_of
@@ -58,6 +59,7 @@ class LakeTable:
         self._place = place
         self._delta = delta
         self._failpoint = failpoint
+        self._transactions = TransactionLog(place)
         self._appended = COMPACTED_FILES_MIN
         """Files appended since the last search for small ones; starts with a search, for files of an earlier run."""
         self._unreadable: set[str] = set()
@@ -108,6 +110,18 @@ class LakeTable:
             _sync_log(self._place, self.version)
         return None if found is None else int(found)
 
+    def transactions(self) -> dict[str, int]:
+        """Return the last commit id of each application in the table, of a commit or of a fence, read from disk."""
+        with lake_errors(f"table {self.name} cannot be read"):
+            self._delta = self._place.delta()
+            found = self._transactions.read(self.version)
+            _sync_log(self._place, self.version)
+        last: dict[str, int] = {}
+        for name, number in found.items():
+            application = name.removesuffix(_FENCED)
+            last[application] = max(number, last.get(application, number))
+        return last
+
     def settled(self, transaction: TransactionId) -> bool:
         """Return whether a transaction is in the table, for good. Raises `LakeError`.
 
@@ -119,10 +133,26 @@ class LakeTable:
             found = self.committed(transaction.application)
             if _is_in(transaction, found):
                 return True
+            if self._is_fenced(transaction):
+                return False
             with lake_errors(f"table {self.name} cannot be written"):
-                if self._put_entry(_fence(transaction, found or 0)):
+                if self._put_entry(_fence({transaction: found or 0})):
                     return False
-        raise LakeError(f"table {self.name} cannot be written: other programs commit to it all the time")
+        raise self._contended()
+
+    def fence(self, commits: Mapping[str, int]) -> None:
+        """Fence applications up to these commits. Raises `LakeError`."""
+        for _ in range(FENCED_WITHIN):
+            with lake_errors(f"table {self.name} cannot be written"):
+                self._delta = self._place.delta()
+                wanted = [TransactionId(*each) for each in commits.items()]
+                last = {each: self._delta.transaction_version(each.application) or 0 for each in wanted}
+                if self._put_entry(_fence({each: at for each, at in last.items() if not self._is_fenced(each)})):
+                    return
+        raise self._contended()
+
+    def _contended(self) -> LakeError:
+        return LakeError(f"table {self.name} cannot be written: other programs commit to it all the time")
 
     def read(self, columns: Sequence[str], equal: Mapping[str, str]) -> Iterator[pa.Table]:
         """Yield these columns of the rows with `equal` values, one data file at a time. Raises `LakeError`."""
@@ -220,14 +250,17 @@ def _is_in(transaction: TransactionId, found: int | None) -> bool:
     return found is not None and found >= transaction.commit
 
 
-def _fence(transaction: TransactionId, last: int) -> bytes:
-    """Return a log entry that changes no rows and fences an application up to this transaction.
+def _fence(transactions: Mapping[TransactionId, int]) -> bytes:
+    """Return a log entry that changes no rows and fences applications, each up to a transaction.
 
-    `last`: its last transaction in the table, repeated so that a concurrent commit of the application conflicts.
+    The value of each is its last transaction in the table, repeated so that a concurrent commit of the application
+    conflicts.
     """
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "FENCE", "operationParameters": {}}
-    numbers = {transaction.application: last, transaction.application + _FENCED: transaction.commit}
-    actions = [{"commitInfo": info}, *({"txn": {"appId": name, "version": at}} for name, at in numbers.items())]
+    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    for fenced, last in transactions.items():
+        numbers = {fenced.application: last, fenced.application + _FENCED: fenced.commit}
+        actions += [{"txn": {"appId": name, "version": at}} for name, at in numbers.items()]
     return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 

@@ -20,6 +20,7 @@ class MemoryLake:
         self.appended: dict[str, list[pa.Table]] = {name: [] for name in contract().tables}
         """Rows of each append, by table."""
         self._committed: dict[tuple[str, str], int] = {}
+        self._fenced: dict[tuple[str, str], int] = {}
 
     @property
     def versions(self) -> Mapping[str, int]:
@@ -39,6 +40,21 @@ class MemoryLake:
 
     def settled(self, table: str, transaction: TransactionId) -> bool:
         return (self.committed(table, transaction.application) or 0) >= transaction.commit
+
+    def transactions(self, table: str) -> Mapping[str, int]:
+        found = self._committed.copy()
+        for key, commit in self._fenced.items():
+            found[key] = max(commit, found.get(key, commit))
+        return {name: commit for (where, name), commit in found.items() if where == table}
+
+    def fence(self, table: str, commits: Mapping[str, int]) -> None:
+        """Keep the fence: one hub at a time writes into this lake, so it refuses nothing."""
+        self._fenced |= {(table, name): commit for name, commit in commits.items()}
+
+    def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
+        names = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
+        for rows in self.appended["ledger"]:
+            yield [SequenceRange(*(row[name] for name in names)) for row in rows.to_pylist()]
 
     def gateways(self) -> set[tuple[str, str]]:
         return set().union(*map(gateways_of, self.appended["telemetry"]))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -13,25 +12,17 @@ from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
+from cloud.hub.registry.lake_check import CommitSeries, LakeCheck, known_in_ledger
 from cloud.hub.registry.lineages import Lineages, Reached
 from cloud.hub.registry.marks import GatewayMarks, Marks
 from cloud.hub.registry.packing import pack_checked, unpack_ranges
-from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered, writers
+from cloud.hub.registry.schema import CONFIRMED, FORGOTTEN, LEDGER, PREPARED, commits, gateways, ledgered, writers
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.commits import GatewayStore, Prepared
-from cloud.lake.faults import CommitSettled, StreamDamaged, StreamElsewhere
+from cloud.lake.faults import CommitSettled, LakeError, RegistryError, StreamDamaged, StreamElsewhere
 from cloud.lake.lake import LandingLake
 from cloud.lake.limits import COMMITS_KEPT
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
-
-log = logging.getLogger(__name__)
-
-PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
-"""States. A forgotten commit keeps its row for a while: its number is fenced in the lake and must not be used again."""
-TELEMETRY, LEDGER = "telemetry", "ledger"
-NUMBERED = (TELEMETRY, LEDGER)
-"""Tables of the lake with numbered commits."""
-
 
 _COUNT: Final = (
     gateways.update()
@@ -48,59 +39,47 @@ class RegistryCommits:
         self, database: Database, registry_id: str, writer: RegistryWriter, generations: Generations, lineages: Lineages
     ) -> None:
         self._database = database
-        self._registry_id = registry_id
+        self._check = LakeCheck(database, registry_id, writer)
         self._writer = writer
         self._generations = generations
         self._lineages = lineages
         self._marks = Marks(database, generations)
-        self.is_older_copy = False
-        """True if the lake has later commits of this writer than the registry."""
         mine = sa.select(commits.c.table_name, sa.func.max(commits.c.id)).where(commits.c.writer == writer.id)
         rows = database.transaction(lambda tx: tx.execute(mine.group_by(commits.c.table_name)).all())
         self._last: dict[str, int] = {row[0]: row[1] for row in rows}
+        self._settle_own = False
+        """A check was made: in a copy, confirmed commits of this hub may be open again."""
 
-    def write_to(self, lake: LandingLake) -> None:
-        """Record the lake of this hub.
+    @property
+    def is_older_copy(self) -> bool:
+        """True if the lake has had commits that the registry did not know."""
+        return self._check.is_older_copy
 
-        Later commits of this writer in the lake show that the registry is an older copy (restored, or a standby that
+    def write_to(self, lake: LandingLake, older: Callable[[], None] = lambda: None) -> None:
+        """Record the lake of this hub, and check the registry against it; `older` is called when it is an older copy.
+
+        Commits in the lake that the registry does not know show that it is an older copy (restored, or a standby that
         took over). Then numbers continue after the lake's, because a new commit must not be mistaken for an old one,
         and the marks of each gateway are read back from the lake. Raises `RegistryError`, `LakeError`.
         """
         identity = lake.identity
-        later = {table: self._later(lake, table) for table in NUMBERED}
-        there = lake.gateways() if later[TELEMETRY] else set()
 
-        def work(tx: sa.Connection) -> None:
-            if later[TELEMETRY]:
-                self._marks.mark_unusable(tx, there)
-            self._writer.write_to(tx, identity)
+        def found_older() -> None:
+            self._marks.forget()
+            older()
 
-        self._database.transaction(work)
+        self._check.use(lake, found_older)
+        self._run_check()
+        self._database.transaction(lambda tx: self._writer.write_to(tx, identity))
         self._writer.lake = identity
-        for table, last in later.items():
-            if last:
-                self.is_older_copy = True
-                known = self._last.get(table, 0)
-                log.error(
-                    "the registry is an older copy: table %s of the lake has commit %d, the registry %d",
-                    table,
-                    last,
-                    known,
-                )
-                self._last[table] = last
 
-    def _later(self, lake: LandingLake, table: str) -> int | None:
-        """Return the last commit of this writer in the lake if the registry does not know it."""
-        found = lake.committed(table, self._application(self._writer.id, table))
-        return found if found is not None and found > self._last.get(table, 0) else None
+    def _run_check(self) -> None:
+        self._settle_own = True
+        for table, last in self._check.run().items():
+            self._last[table] = max(last, self._last.get(table, 0))
 
     def application(self, prepared: Prepared) -> str:
-        return self._application(prepared.writer, prepared.table)
-
-    def _application(self, writer: str, table: str) -> str:
-        """Return the application id. It names registry and writer, so that a lake that outlives its registry does not
-        mistake new commit ids for old ones."""
-        return "/".join(part for part in ("waypost", self._registry_id, writer, table) if part != OLDER_WRITER)
+        return self._check.application(CommitSeries(prepared.writer, prepared.table))
 
     def confirmed_version(self, table: str) -> int:
         """Return the highest version of this hub's table known to be on disk; -1 without one."""
@@ -119,6 +98,8 @@ class RegistryCommits:
         return -1 if found is None else int(found)
 
     def unresolved(self) -> Sequence[Prepared]:
+        if self._check.is_due:
+            self._run_check()
         found = self._database.transaction(self._unresolved)
         self._marks.forget()  # another hub may have confirmed a commit of this one since
         return found
@@ -128,6 +109,13 @@ class RegistryCommits:
         return _prepared(tx, commits.c.writer.in_(sorted(self._writer.own)))
 
     def take_over(self, gateways: Iterable[Key]) -> Sequence[Prepared]:
+        if self._check.is_due:
+            self._run_check()
+        if self._settle_own:
+            own = self.unresolved()
+            if own:
+                return own
+            self._settle_own = False
         new = {key for key in gateways if self._marks.known(key) is None}
         return self._database.transaction(lambda tx: self._take_over(tx, new)) if new else []
 
@@ -138,6 +126,7 @@ class RegistryCommits:
         No hub can prepare another one: the connection to this hub has a later generation. A gateway named by a commit
         in another lake is not loaded, because its marks are not known before that lake was looked at.
         """
+        self._check.require()
         others = self._open_elsewhere(tx, new)
         of_lake = self._writer.others_of_lake(tx) if others else set()
         found = [prepared for prepared in others if prepared.writer in of_lake]
@@ -161,6 +150,11 @@ class RegistryCommits:
 
     def marks(self, tenant: str, gateway: str) -> GatewayMarks:
         """Return the marks of a gateway, read-only. Raises `RegistryError`, also while another hub lands data of it."""
+        if self._check.is_due:
+            try:
+                self._run_check()
+            except LakeError as error:
+                raise RegistryError(f"the registry cannot be compared with the lake: {error}") from error
         return self._database.transaction(lambda tx: self._load(tx, (tenant, gateway)))
 
     def _load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
@@ -168,6 +162,7 @@ class RegistryCommits:
         there: nothing more can be prepared there."""
         known = self._marks.known(key)
         if known is None:
+            self._check.require()
             self._require_none_elsewhere(tx, {key})
             known = self._marks.load(tx, [key])[key]
         return known
@@ -199,7 +194,7 @@ class RegistryCommits:
 
         def work(tx: sa.Connection) -> set[SequenceRange]:
             self._require_none_elsewhere(tx, {(moved.tenant, moved.gateway) for moved in asked})
-            return _in_ledger(tx, asked)
+            return known_in_ledger(tx, asked)
 
         return self._database.transaction(work)
 
@@ -225,6 +220,7 @@ class RegistryCommits:
         self, tx: sa.Connection, prepared: Prepared, rows: int, reached: Reached
     ) -> dict[GatewayStore, dict[int, int]]:
         self._writer.require(tx)
+        self._check.require()
         moved = self._generations.moved(tx, {(moved.tenant, moved.gateway) for moved in prepared.ranges})
         if moved:
             names = ", ".join(sorted(name for _, name in moved)[:3])
@@ -267,6 +263,8 @@ class RegistryCommits:
             tx.execute(commits.update().where(still).values(state=FORGOTTEN, ranges=b""))
 
         self._database.transaction(work)
+        if prepared.writer in self._writer.own:
+            self._check.repeat()  # another hub may have fenced the next ones too
 
 
 def _prepared(tx: sa.Connection, of: sa.ColumnElement[bool]) -> list[Prepared]:
@@ -297,14 +295,3 @@ def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
     if rows:
         more = [{"whose": tenant, "called": name, "more": messages} for (tenant, name), messages in rows.items()]
         execute_many(tx, _COUNT, more)
-
-
-def _in_ledger(tx: sa.Connection, asked: Sequence[SequenceRange]) -> set[SequenceRange]:
-    columns = [ledgered.c[name] for name in SequenceRange._fields]
-    at_once = PARAMETERS_MAX // len(columns)
-    known: set[SequenceRange] = set()
-    for start in range(0, len(asked), at_once):
-        some = asked[start : start + at_once]
-        found = tx.execute(sa.select(*columns).where(sa.tuple_(*columns).in_(some)))
-        known |= {SequenceRange(*row) for row in found}
-    return known

@@ -32,8 +32,11 @@ class Database:
         self.rolled_back: list[Callable[[], None]] = []
         """Called after a failed transaction: cached rows may be wrong."""
         self.dialect: SqlDialect = dialect_of(url)
+        self.connections = 0
+        """Connections made so far: a new one may be to another database than before."""
         self._password = str(url.password or "")
         self._engine = (self.dialect.reading_engine if reading else self.dialect.engine)(url)
+        sa.event.listen(self._engine, "connect", self._count_connection)
         self._thread = threading.get_ident()
         self._busy = False
 
@@ -100,6 +103,9 @@ class Database:
         """Check the calling thread. Raises `WrongThread`."""
         if threading.get_ident() != self._thread:
             raise WrongThread("the registry belongs to the thread that opened it")
+
+    def _count_connection(self, _connection: Any, _record: Any) -> None:
+        self.connections += 1
 
     def _forget(self) -> None:
         for forget in self.rolled_back:

@@ -1,20 +1,26 @@
 """Generations of gateways: each connection gets the next number. A hub without the newest one must not land for the
-gateway."""
+gateway.
+
+A registry that became an older copy of itself gives numbers out again, so a number counts for the hub that has it only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
 from cloud.hub.registry.schema import PARAMETERS_MAX, gateways
+from cloud.hub.registry.writer import RegistryWriter
 
 
 class Generations:
     """Generations of the newest connections to this hub."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: RegistryWriter) -> None:
+        self._writer = writer
         self._given: dict[Key, int] = {}
 
     def give(self, given: Mapping[Key, int]) -> None:
@@ -27,17 +33,33 @@ class Generations:
 
     def moved(self, tx: sa.Connection, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub since they last connected here."""
-        current = current_generations(tx, who)
-        return {key for key, generation in current.items() if self._given.get(key, generation) != generation}
+        there = connections_of(tx, who)
+        return {key for key, each in there.items() if key in self._given and not self._is_newest(key, each)}
+
+    def _is_newest(self, key: Key, found: GatewayConnection) -> bool:
+        return found.generation == self._given[key] and (found.writer is None or found.writer in self._writer.own)
+
+
+class GatewayConnection(NamedTuple):
+    """Newest connection of a gateway."""
+
+    generation: int
+    writer: str | None
+    """Hub; None if an older program wrote the row."""
+
+
+def connections_of(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, GatewayConnection]:
+    """Return the newest connection of each known gateway."""
+    names = sorted(set(who))
+    found: dict[Key, GatewayConnection] = {}
+    columns = (gateways.c.tenant, gateways.c.name, gateways.c.generation, gateways.c.writer)
+    for start in range(0, len(names), PARAMETERS_MAX // 2):
+        part = names[start : start + PARAMETERS_MAX // 2]
+        rows = tx.execute(sa.select(*columns).where(sa.tuple_(gateways.c.tenant, gateways.c.name).in_(part)))
+        found.update({(row.tenant, row.name): GatewayConnection(row.generation, row.writer) for row in rows})
+    return found
 
 
 def current_generations(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, int]:
     """Return the newest generation of each known gateway."""
-    names = sorted(set(who))
-    found: dict[Key, int] = {}
-    for start in range(0, len(names), PARAMETERS_MAX // 2):
-        part = names[start : start + PARAMETERS_MAX // 2]
-        mine = sa.tuple_(gateways.c.tenant, gateways.c.name).in_(part)
-        rows = tx.execute(sa.select(gateways.c.tenant, gateways.c.name, gateways.c.generation).where(mine))
-        found.update({(row.tenant, row.name): row.generation for row in rows})
-    return found
+    return {key: each.generation for key, each in connections_of(tx, who).items()}

@@ -24,7 +24,8 @@ class Registry:
 
         Raises `RegistryError` with the next step in its message.
         """
-        writer, generations = RegistryWriter(writer_id), Generations()
+        writer = RegistryWriter(writer_id)
+        generations = Generations(writer)
         self._database, self.registry_id = open_registry(url, writer.start)
         try:
             self.directory = Directory(self._database, writer, generations)

@@ -33,6 +33,17 @@ class RegistryWriter:
         else:
             tx.execute(writers.update().where(writers.c.id == self.id).values(starts=self._starts))
 
+    def repair(self, tx: sa.Connection) -> bool:
+        """Count this start again in a registry that has not counted it: it is an older copy. Return whether it is."""
+        found = tx.execute(sa.select(writers.c.starts).where(writers.c.id == self.id)).scalar_one_or_none()
+        if found is not None and found >= self._starts:
+            return False
+        if found is None:
+            tx.execute(writers.insert().values(id=self.id, starts=self._starts, lake=self.lake))
+        else:
+            tx.execute(writers.update().where(writers.c.id == self.id).values(starts=self._starts))
+        return True
+
     def write_to(self, tx: sa.Connection, lake: str) -> None:
         """Record the lake of this writer."""
         tx.execute(writers.update().where(writers.c.id == self.id).values(lake=lake))

@@ -91,7 +91,8 @@ class FleetHub:
 
     async def _serve(self, loop: SimulatedLoop) -> None:
         kept = cast(Database, self._database)
-        directory = Directory(kept, RegistryWriter(NAME), Generations())
+        writer = RegistryWriter(NAME)
+        directory = Directory(kept, writer, Generations(writer))
 
         def now_s() -> float:
             return wall_ns(self._scheduler) / 1e9

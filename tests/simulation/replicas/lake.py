@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,11 +17,13 @@ from cloud.lake.sequences import SequenceRange
 
 
 class Entry(NamedTuple):
-    """One version of a table: rows, or a fence."""
+    """One version of a table: rows, or a fence of one application or of several."""
 
     rows: pa.Table | None
     transaction: TransactionId | None
     fence: bool = False
+    fences: Mapping[str, int] = MappingProxyType({})
+    """Last fenced commit by application."""
 
 
 class SharedTables:
@@ -109,7 +112,34 @@ class ReplicaLake:
             if self._tables.put(table, version, Entry(None, transaction, fence=True)):
                 return False
 
+    def transactions(self, table: str) -> Mapping[str, int]:
+        self._step()
+        if self._fails():
+            raise LakeError("no answer from the store")
+        log = self._tables.logs[table]
+        applications = {entry.transaction.application for entry in log if entry.transaction is not None}
+        return {
+            name: max(self._last(table, name, fence=fence) or 0 for fence in (False, True)) for name in applications
+        }
+
+    def fence(self, table: str, commits: Mapping[str, int]) -> None:
+        while True:
+            self._step()
+            if self._fails():
+                raise LakeError("no answer from the store")
+            version = len(self._tables.logs[table])
+            self._step()
+            if self._tables.put(table, version, Entry(None, None, fences=commits)):
+                return
+
+    def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
+        self._step()
+        names = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
+        for rows in self._tables.rows("ledger"):
+            yield [SequenceRange(*(row[name] for name in names)) for row in rows.to_pylist()]
+
     def gateways(self) -> set[tuple[str, str]]:
+        self._step()
         return set().union(*map(gateways_of, self._tables.rows("telemetry")))
 
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
@@ -129,4 +159,6 @@ class ReplicaLake:
             for entry in self._tables.logs[table]
             if entry.fence is fence and entry.transaction is not None and entry.transaction.application == application
         ]
+        if fence:
+            found += [entry.fences[application] for entry in self._tables.logs[table] if application in entry.fences]
         return max(found, default=None)

@@ -11,18 +11,22 @@ from unittest import mock
 
 import pytest
 
+from cloud.hub.registry import lake_check
 from cloud.hub.registry.commits import RegistryCommits
 from cloud.hub.registry.generations import Generations
+from cloud.hub.registry.lake_check import LakeCheck
 from tests.simulation.replicas.lake import ReplicaLake
 from tests.simulation.replicas.world import violations
 from tests.support.medium import fast_folder
 
 SEEDS = 30
 """Number of seeds in every test run; they are fixed, so that only a change makes a test fail."""
+SEEDS_OF_COPIES = 25
+"""Number of seeds with a registry that becomes an older copy of itself."""
 SEEDS_SLOW = 3_000
 """Number of new seeds in a long run."""
-SEEDS_OF_DEFECTS = 40
-"""Number of seeds of which one must find each deliberate defect."""
+SEEDS_OF_DEFECTS = range(120, 160)
+"""Seeds of which one must find each deliberate defect; one defect is seen by few seeds."""
 
 
 @pytest.fixture
@@ -35,11 +39,16 @@ def test_each_message_lands_once_whichever_hub_lands_it(folder: Path) -> None:
     assert violations(range(SEEDS), folder) == {}
 
 
+def test_each_message_lands_once_when_the_registry_becomes_older(folder: Path) -> None:
+    assert violations(range(SEEDS_OF_COPIES), folder, copies=True) == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
-def test_each_message_lands_once_with_many_new_seeds(folder: Path) -> None:
+@pytest.mark.parametrize("copies", [False, True])
+def test_each_message_lands_once_with_many_new_seeds(folder: Path, copies: bool) -> None:
     first = random.SystemRandom().randrange(1 << 40)
-    assert violations(range(first, first + SEEDS_SLOW), folder) == {}
+    assert violations(range(first, first + SEEDS_SLOW), folder, copies=copies) == {}
 
 
 DEFECTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
@@ -67,11 +76,35 @@ DEFECTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
 }
 
 
+DEFECTS_OF_COPIES: dict[str, tuple[type, str, Any]] = {
+    "a hub checks its own commits only": (
+        LakeCheck,
+        "_numbers",
+        lambda self, lake: {
+            each: number for each, number in numbers(self, lake).items() if each.writer == self._writer.id
+        },
+    ),
+    "a hub checks at its start only": (LakeCheck, "is_due", property(lambda _self: False)),
+    "the ledger is not read back": (lake_check, "_add_to_ledger", lambda _tx, _dropped: None),
+}
+numbers = LakeCheck._numbers
+
+
+@pytest.mark.parametrize("defect", DEFECTS_OF_COPIES)
+def test_deliberate_defect_of_the_check_is_found(defect: str, folder: Path) -> None:
+    where, name, wrong = DEFECTS_OF_COPIES[defect]
+    with mock.patch.object(where, name, wrong):
+        for seed in SEEDS_OF_DEFECTS:
+            if violations(range(seed, seed + 1), folder, copies=True):
+                return
+    pytest.fail("no seed finds it")
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_deliberate_defect_is_found(defect: str, folder: Path) -> None:
     where, name, wrong = DEFECTS[defect]
     with mock.patch.object(where, name, wrong):
-        for seed in range(SEEDS_OF_DEFECTS):
+        for seed in SEEDS_OF_DEFECTS:
             if violations(range(seed, seed + 1), folder):
                 return
-    pytest.fail(f"{SEEDS_OF_DEFECTS} seeds do not find it")
+    pytest.fail("no seed finds it")

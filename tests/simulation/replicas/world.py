@@ -3,18 +3,24 @@
 Real are landing, lander and registry with its SQL (SQLite), and the rows of the lake. Simulated are the lake's tables,
 the network and the hubs' processes: each transaction of the registry, and each read and write of the lake, is a step
 after which any other hub may run, this hub may be killed, or stand still for good.
+
+The registry may become an older copy of itself: restored while no hub runs, or by a standby that lacks the last
+transactions, while hubs run. A commit that is open then is lost with its fence, so the standby takes over only while
+none is (``cloud/decisions/0018-registry-older-than-its-lake.md``, "What is left").
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from cloud.hub.groups import GatewaySession, Key, LandingGroup, Presence, QueueEntry
 from cloud.hub.lander import Lander
@@ -39,6 +45,8 @@ AWAY_SHARE: Final = 0.7
 """Share of operations on the lake that fail while it is away."""
 FAILURE_SHARE: Final = 0.05
 """Share of operations on lake and registry that fail."""
+COPY_SHARE: Final = 0.08
+"""Share of events after which the registry is copied, or becomes its copy."""
 
 
 class Replica:
@@ -117,12 +125,19 @@ class Replica:
 class World:
     """One run of one seed."""
 
-    def __init__(self, seed: int, folder: Path, template: Path) -> None:
+    def __init__(self, seed: int, folder: Path, template: Path, *, copies: bool = False) -> None:
+        """`copies`: the registry may become an older copy of itself."""
         self.random = Random(seed)
+        self.restored = 0
+        """Number of times that the registry became an older copy."""
+        self._copies = copies
+        self._file = folder / f"{seed}.db"
+        self._copy = folder / f"{seed}.copy"
+        self._connected: WeakKeyDictionary[Database, int] = WeakKeyDictionary()
+        """Value of `restored` when each connection was made."""
         self.tables = SharedTables()
-        file = folder / f"{seed}.db"
-        shutil.copy(template, file)
-        self.url = sqlite_url(file)
+        shutil.copy(template, self._file)
+        self.url = sqlite_url(self._file)
         self.failing = FAILURE_SHARE
         self.lake_away = False
         self.hubs = [Replica(number, self) for number in range(HUBS)]
@@ -145,6 +160,8 @@ class World:
                     hub.start()
                 for _ in range(EVENTS):
                     self._event()
+                    if self._copies and self.random.random() < COPY_SHARE:
+                        self._change_copy()
                 self.tables.arrive()
                 self.failing, self.lake_away = 0.0, False
                 self._end()
@@ -176,6 +193,29 @@ class World:
             self._kill(hub)
         elif not hub.up:
             self._start(hub)
+
+    def _change_copy(self) -> None:
+        """Copy the registry, or put the copy in its place: while no hub runs, or while no commit is open."""
+        choice = self.random.random()
+        if choice < 0.6 or not self._copy.exists():
+            _copy_database(self._file, self._copy)
+        elif choice < 0.8:
+            for hub in self.hubs:
+                self._kill(hub)
+            self.tables.arrive()
+            self._restore()
+            for hub in self.hubs:
+                hub.start()
+        elif not self._open_commits():
+            self._restore()
+
+    def _restore(self) -> None:
+        _copy_database(self._copy, self._file)
+        self.restored += 1
+
+    def _open_commits(self) -> bool:
+        with contextlib.closing(sqlite3.connect(self._file)) as database:
+            return database.execute("SELECT 1 FROM commits WHERE state = 'prepared'").fetchone() is not None
 
     def _end(self) -> None:
         """Let the hubs that are not standing still land everything; one may stand still for good."""
@@ -256,14 +296,23 @@ class World:
     @contextlib.contextmanager
     def _stepwise_transactions(self) -> Iterator[None]:
         """Make each transaction a step, which may fail before it happens or after it."""
-        run = Database.transaction
+        run, open_ = Database.transaction, Database.open
         turn_of = self._turn_of
+
+        def first_transaction(database: Database, work: Callable[[Any], T]) -> T:
+            self._connected[database] = self.restored
+            return open_(database, work)
 
         def transaction(database: Database, work: Callable[[Any], T]) -> T:
             turn = turn_of()
             if turn is None:
                 return run(database, work)
             turn.step()
+            if self._connected.setdefault(database, self.restored) != self.restored:
+                self._connected[database] = self.restored
+                database.connections += 1
+                _forget_cached(database)
+                raise RegistryError("the connection to the registry was lost")
             fails, after = self.fails(), self.random.random() < 0.5
             if fails and not after:
                 _forget_cached(database)
@@ -275,7 +324,10 @@ class World:
                 raise RegistryError("the registry's answer was lost")
             return result
 
-        with mock.patch.object(Database, "transaction", transaction):
+        with (
+            mock.patch.object(Database, "transaction", transaction),
+            mock.patch.object(Database, "open", first_transaction),
+        ):
             yield
 
     def _turn_of(self) -> Turn | None:
@@ -289,15 +341,21 @@ def _forget_cached(database: Database) -> None:
         forget()
 
 
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy a database, also over one that is open."""
+    with contextlib.closing(sqlite3.connect(source)) as read, contextlib.closing(sqlite3.connect(target)) as written:
+        read.backup(written)
+
+
 def make_template(file: Path) -> None:
     """Make an empty registry, to be copied for each run."""
     Registry(sqlite_url(file), "f" * 32).close()
 
 
-def violations(seeds: range, folder: Path) -> dict[int, list[str]]:
-    """Run seeds; return what is wrong with those that failed."""
+def violations(seeds: range, folder: Path, *, copies: bool = False) -> dict[int, list[str]]:
+    """Run seeds; return what is wrong with those that failed. `copies`: as for `World`."""
     template = folder / "template.db"
     if not template.exists():
         make_template(template)
-    found = {seed: World(seed, folder, template).run() for seed in seeds}
+    found = {seed: World(seed, folder, template, copies=copies).run() for seed in seeds}
     return {seed: wrong for seed, wrong in found.items() if wrong}

@@ -1,0 +1,98 @@
+"""All transactions in the log of a Delta table. delta-rs answers only for an application with a known id.
+
+The newest checkpoint has the last transaction of each application up to its version; the entries after it have the
+later ones (Delta protocol, "Transaction Identifiers").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cloud.place.place import LOG, LakePlace
+
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+"""Checkpoint as one file, or a part of it and the number of parts."""
+
+
+class LogIncomplete(OSError):
+    """The log lacks entries after its newest checkpoint."""
+
+
+class TransactionLog:
+    """Last transaction of each application in a table; reads only entries that it has not read before."""
+
+    def __init__(self, place: LakePlace) -> None:
+        self._place = place
+        self._version = -1
+        self._found: dict[str, int] = {}
+
+    def read(self, version: int) -> Mapping[str, int]:
+        """Return the transactions up to a version of the table. Raises OSError, `pyarrow.ArrowException`."""
+        if self._version < 0 or not self._read_entries(version):
+            self._read_checkpoint(version)
+            if not self._read_entries(version):
+                raise LogIncomplete(f"{self._place.uri}/{LOG} lacks entries after version {self._version}")
+        return self._found
+
+    def _read_checkpoint(self, version: int) -> None:
+        """Begin with the newest checkpoint up to a version."""
+        at, files = _newest_checkpoint(self._place.names(LOG), version)
+        found: dict[str, int] = {}
+        for name in files:
+            with pq.ParquetFile(self._place.source(f"{LOG}/{name}")) as file:
+                found.update(_in_checkpoint(file))
+        self._version, self._found = at, found
+
+    def _read_entries(self, version: int) -> bool:
+        """Read the entries up to a version; return False if one is missing."""
+        for number in range(self._version + 1, version + 1):
+            entry = self._place.read(f"{LOG}/{number:020}.json")
+            if entry is None:
+                return False
+            self._found.update(_in_entry(entry))
+            self._version = number
+        return True
+
+
+def _newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
+    """Return the version and the files of the newest complete checkpoint up to a version; -1 without one."""
+    complete: dict[int, list[str]] = {-1: []}
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name in names:
+        match = _CHECKPOINT.fullmatch(name)
+        if match is None or int(match[1]) > version:
+            continue
+        if match[3] is None:
+            complete[int(match[1])] = [name]
+        else:
+            whole = parts.setdefault((int(match[1]), int(match[3])), [])
+            whole.append(name)
+            if len(whole) == int(match[3]):
+                complete.setdefault(int(match[1]), whole)
+    newest = max(complete)
+    return newest, complete[newest]
+
+
+def _in_checkpoint(file: pq.ParquetFile) -> Iterator[tuple[str, int]]:
+    if "txn" not in file.schema_arrow.names:
+        return
+    for batch in file.iter_batches(columns=["txn"]):
+        for action in pa.table({"txn": batch.column(0)})["txn"].drop_null().to_pylist():
+            yield from _named(action)
+
+
+def _in_entry(entry: bytes) -> Iterator[tuple[str, int]]:
+    for line in entry.splitlines():
+        if b'"txn"' in line:
+            yield from _named(json.loads(line).get("txn"))
+
+
+def _named(action: Any) -> Iterator[tuple[str, int]]:
+    if action is not None and action.get("appId") is not None:
+        yield action["appId"], int(action["version"])

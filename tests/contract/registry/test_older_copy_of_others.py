@@ -1,0 +1,128 @@
+"""A registry that is an older copy, opened by a hub that has never written: as every pod does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloud.hub.groups import Presence
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.faults import GatewaysMoved
+from cloud.hub.registry.registry import Registry
+from cloud.lake.delta import DeltaLake
+from cloud.lake.landing import LandedRanges, Landing, LedgerRange
+from cloud.lake.sequences import SequenceRange, SequenceStream
+from tests.contract.registry.conftest import HERE, THERE, Place
+from tests.contract.registry.copies import RegistryCopy
+from tests.contract.registry.landings import PUMP, TEMPERATURE, batch
+from tests.support.lake import rows
+
+GATEWAYS = [(s.tenant, s.gateway) for s in (TEMPERATURE, PUMP)]
+ANOTHER = "c" * 32
+
+
+class Hub:
+    """Hub on a registry and a lake of Delta tables."""
+
+    def __init__(self, place: Place, lake: Path, writer: str) -> None:
+        self.registry: Registry = place.open(writer)
+        self.delta = DeltaLake(lake)
+        self.registry.commits.write_to(self.delta)
+        self.connect()
+        self._landing = Landing(self.delta, self.registry.commits)
+
+    def connect(self) -> None:
+        """Connect the gateways to this hub."""
+        self.registry.directory.presence({key: Presence("-", True, 1, 1) for key in GATEWAYS})
+
+    def reconnect(self) -> None:
+        """Lose the connection to the registry, as when its server ends."""
+        database: Database = self.registry._database
+        for forget in database.rolled_back:
+            forget()
+        database._engine.dispose()
+
+    def land(self, *batches: tuple[object, int, int]) -> None:
+        """Land batches, also those of gateways that are held until their marks are known."""
+        sent = [batch(*each) for each in batches]  # type: ignore[arg-type]
+        for _ in range(3):
+            held = self._landing.land(sent, 1_000).held
+            sent = [each for place, each in enumerate(sent) if place in held]
+            if not sent:
+                return
+        raise AssertionError("gateways are held")
+
+    def land_ledger(self, first: int, last: int) -> LandedRanges:
+        names = (*TEMPERATURE, first, last)
+        return self._landing.land_ledger([[LedgerRange(*names, 1, "quota", 1)]], 1_000)
+
+    def prepare(self, stream: SequenceStream, first: int, last: int) -> None:
+        """Begin a landing, and do not finish it."""
+        self.registry.commits.prepare("telemetry", [SequenceRange(*stream, first, last)], last - first + 1)
+
+
+def landed(lake: Path, gateway: str) -> list[int]:
+    """Return the sequences of a gateway in the lake, sorted."""
+    return sorted(row["sequence"] for row in rows(lake, "telemetry") if row["gateway"] == gateway)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def test_hub_with_a_new_writer_id_lands_nothing_twice(place: Place, lake: Path) -> None:
+    first = Hub(place, lake, HERE)
+    first.land((TEMPERATURE, 0, 9), (PUMP, 0, 9))
+    first.land_ledger(100, 109)
+    copy = RegistryCopy(place)
+    first.land((TEMPERATURE, 10, 19), (PUMP, 10, 12), (TEMPERATURE._replace(gateway="gw3"), 0, 4))
+    first.land_ledger(110, 119)
+    first.registry.close()
+    copy.restore()
+
+    pod = Hub(place, lake, THERE)
+    assert pod.registry.commits.is_older_copy
+    pod.land((TEMPERATURE, 5, 24), (PUMP, 0, 24), (TEMPERATURE._replace(gateway="gw3"), 0, 9))
+    assert (landed(lake, "gw1"), landed(lake, "gw2")) == (list(range(25)), list(range(25)))
+    assert landed(lake, "gw3") == list(range(10)), "the copy does not know this gateway"
+    assert pod.land_ledger(110, 119).new == 0
+    assert pod.land_ledger(100, 109).new == 0
+
+    pod.registry.close()
+    assert not Hub(place, lake, ANOTHER).registry.commits.is_older_copy, "the next hub finds it repaired"
+
+
+def test_open_commit_of_the_copy_counts_only_if_the_lake_has_it(place: Place, lake: Path) -> None:
+    """The lake has a later commit of the same writer, which does not tell that this one is there."""
+    new = TEMPERATURE._replace(gateway="gw5")
+    first = Hub(place, lake, HERE)
+    first.prepare(new, 0, 4)
+    copy = RegistryCopy(place)
+    first.registry.close()
+    again = Hub(place, lake, HERE)
+    again.land((PUMP, 0, 9))
+    again.registry.close()
+    copy.restore()
+    pod = Hub(place, lake, THERE)
+    pod.land((new, 0, 4))
+    assert landed(lake, "gw5") == list(range(5))
+
+
+def test_running_hub_checks_after_its_connection_was_lost(place: Place, lake: Path) -> None:
+    """Its gateways connect again, because the copy lacks what other hubs have landed since."""
+    hub = Hub(place, lake, HERE)
+    hub.land((TEMPERATURE, 0, 9))
+    copy = RegistryCopy(place)
+    other = Hub(place, lake, THERE)
+    other.land((TEMPERATURE, 10, 19))
+    other.registry.close()
+    copy.restore()
+    hub.reconnect()
+    with pytest.raises(GatewaysMoved):
+        hub.land((PUMP, 0, 4))
+    assert hub.registry.commits.is_older_copy
+    hub.connect()
+    hub.land((TEMPERATURE, 5, 24), (PUMP, 0, 4))
+    assert (landed(lake, "gw1"), landed(lake, "gw2")) == (list(range(25)), list(range(5)))
