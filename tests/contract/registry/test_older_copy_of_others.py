@@ -42,6 +42,7 @@ class Hub:
         for forget in database.rolled_back:
             forget()
         database._engine.dispose()
+        self.registry.size_bytes()
 
     def land(self, *batches: tuple[object, int, int]) -> None:
         """Land batches, also those of gateways that are held until their marks are known."""
