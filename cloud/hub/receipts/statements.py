@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from bridge.landing_receipt import LandingStatement, MessageSpan, ReceiptOutcome
 from bridge.limits import RECEIPT_STATEMENTS_MAX
 from cloud.hub.groups import Key
+from cloud.hub.registry.commit_states import LEDGER, TELEMETRY
 from cloud.hub.registry.commits import RegistryCommits
 from cloud.hub.registry.registry import Registry
-from cloud.hub.registry.schema import LEDGER, TELEMETRY
 from cloud.lake.faults import StreamInDoubt
 from cloud.lake.sequences import SequenceSet, SequenceStream, Span
 

@@ -9,6 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
+from cloud.hub.registry.commit_states import CONFIRMED, FORGOTTEN, LEDGER, PREPARED
 from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
@@ -16,7 +17,7 @@ from cloud.hub.registry.lake_check import CommitSeries, LakeCheck, known_in_ledg
 from cloud.hub.registry.lineages import Lineages, Reached
 from cloud.hub.registry.marks import GatewayMarks, Marks
 from cloud.hub.registry.packing import pack_checked, unpack_ranges
-from cloud.hub.registry.schema import CONFIRMED, FORGOTTEN, LEDGER, PREPARED, commits, gateways, ledgered, writers
+from cloud.hub.registry.schema import commits, gateways, ledgered, writers
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import CommitSettled, LakeError, RegistryError, StreamDamaged, StreamElsewhere

@@ -22,19 +22,10 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.registry.commit_states import FORGOTTEN, NUMBERED, PREPARED
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.marks import Marks
-from cloud.hub.registry.schema import (
-    FORGOTTEN,
-    NUMBERED,
-    OLDER_WRITER,
-    PARAMETERS_MAX,
-    PREPARED,
-    commits,
-    gateways,
-    ledgered,
-    writers,
-)
+from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered, writers
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.faults import RegistryError
 from cloud.lake.lake import LandingLake

@@ -20,14 +20,6 @@ OLDER_WRITER = ""
 """Writer of commits prepared by schema 3 or older, which had no writers."""
 
 
-PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
-"""States of a commit. A forgotten one keeps its row for a while: its number is fenced in the lake and must not be used
-again."""
-TELEMETRY, LEDGER = "telemetry", "ledger"
-NUMBERED = (TELEMETRY, LEDGER)
-"""Tables of the lake with numbered commits."""
-
-
 class NameType(sa.types.TypeDecorator[str]):
     """Column of names that gateways choose. PostgreSQL takes no NUL in a text, so a NUL is stored as ``\\0``, and a
     backslash twice."""
