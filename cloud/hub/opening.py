@@ -26,7 +26,7 @@ from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
 from cloud.hub.limits import DRAIN_S
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
-from cloud.hub.registry.commits import TELEMETRY
+from cloud.hub.registry.commit_states import TELEMETRY
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_url
