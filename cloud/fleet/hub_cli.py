@@ -1,4 +1,4 @@
-"""`waypost hub` with its users, and with `revoke-certificate`, which needs the enrolments of the fleet."""
+"""`waypost hub` with its users and devices, and with `revoke-certificate`, which needs the enrolments of the fleet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from cloud.fleet.audited import audited
+from cloud.fleet.devices import device
 from cloud.fleet.place import HubPlace, config_option, data_option, open_enrolments
 from cloud.fleet.users import user
 from cloud.hub.cli import hub
@@ -13,6 +14,7 @@ from edge.output.errors import CommandError
 from edge.output.text import word
 
 hub.add_command(user)
+hub.add_command(device)
 
 
 @hub.command("revoke-certificate")

@@ -37,7 +37,7 @@ from edge.broker.http.refusal import RequestRefused
 KEY: Final = "idempotency-key"
 REPLAYED: Final = {"Idempotency-Replayed": "true"}
 """Field of an answer that was given before."""
-_API: Final = "/api/v1/"
+_API: Final = ("/api/v1/", "/v1/")
 _COMMANDS: Final = "/api/v1/commands"
 _WITHOUT: Final = ("/api/v1/session", "/api/v1/plans", "/api/v1/commands/rehearsal")
 """Begins of paths where POST changes nothing, or signs in."""

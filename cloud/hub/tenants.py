@@ -2,7 +2,7 @@
 
 Every limit has the name of its configuration field, and errors name it. Other modules enforce the limits:
 `cloud.hub.acceptor` (connections, applications), `fleet` and `enrolment` (gateways), `pressure` (waitingBytes,
-bytesPerSecond), `spaces` (storedBytes), `commands` (commands).
+bytesPerSecond), `spaces` (storedBytes), `commands` (commands), `devices` (devices).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cloud.hub.limits import (
     TENANT_APPLICATIONS_MAX,
     TENANT_COMMANDS_MAX,
     TENANT_CONNECTIONS_MAX,
+    TENANT_DEVICES_MAX,
     TENANT_GATEWAYS_MAX,
     TENANT_STORED_BYTES_MAX,
     TENANT_WAITING_BYTES_MAX,
@@ -41,6 +42,8 @@ class Quota(ResourcePart, frozen=True, kw_only=True):
     """Bytes of bodies that its applications keep in the queues and durable subscriptions of its address space."""
     commands: Restart[Count] = TENANT_COMMANDS_MAX
     """Open commands to its gateways."""
+    devices: Restart[Count] = TENANT_DEVICES_MAX
+    """Devices in each of its tenants of the device registry."""
 
 
 DEFAULT_QUOTA: Final = Quota()

@@ -209,6 +209,7 @@ class TenantsView:
             ("bytesPerSecond", None, quota.bytes_per_second),
             ("storedBytes", space.stored_bytes if space is not None else 0, quota.stored_bytes),
             ("commands", None, quota.commands),
+            ("devices", None, quota.devices),
         )
         reached = self._quotas.reached
         return [QuotaUse(limit=name, used=used, most=most, reached=reached[tenant, name]) for name, used, most in found]

@@ -1,8 +1,9 @@
 """OpenAPI documents that gateways and hubs serve, from the descriptions of operations and the types of the code:
 ``python -m docs.generate.openapi``.
 
-An operation names its documents by their classes: `x-body` and `x-answer`, with ``[]`` after a list of them, or a media
-type for what is not JSON. Fields get the text that is below them in the code.
+An operation names its documents by their classes: `x-body` and `x-answer`, with ``[]`` after a list of them,
+``{list: […]}`` for a list with several kinds, or a media type for what is not JSON. Fields get the text that is below
+them in the code.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def openapi(path: str) -> dict[str, Any]:
     for place, item in api["paths"].items():
         for method in [each for each in item if each in METHODS]:
             _complete(place, method, item[method], classes)
-            if path == HUB and method == "post" and place.startswith("/api/") and place not in _WITHOUT_KEY:
+            if path == HUB and method == "post" and place.startswith(("/api/", "/v1/")) and place not in _WITHOUT_KEY:
                 item[method].setdefault("parameters", []).append(_KEY)
     problem = {_ERRORS: {"schema": classes.reference(ERROR)}}
     api["components"]["responses"] = {"Error": {"description": "Problem details (RFC 9457).", "content": problem}}
@@ -112,7 +113,7 @@ def _error(own: str | None, classes: _Classes) -> dict[str, Any]:
     return {"$ref": _ERROR} if own is None else {"content": _content(own, classes)}
 
 
-def _content(wanted: str | list[str], classes: _Classes) -> dict[str, Any]:
+def _content(wanted: str | list[str] | dict[str, Any], classes: _Classes) -> dict[str, Any]:
     if isinstance(wanted, str) and "/" in wanted:
         return {wanted: {}}
     return {_JSON: {"schema": classes.reference(wanted)}}
@@ -136,8 +137,11 @@ class _Classes:
         }
         self._used: dict[str, Any] = {}
 
-    def reference(self, name: str | list[str]) -> dict[str, Any]:
-        """Return the schema that refers to a class, to a list of its objects, or to one of several."""
+    def reference(self, name: str | list[str] | dict[str, Any]) -> dict[str, Any]:
+        """Return the schema that refers to a class, to a list of its objects, to one of several, or to a list of
+        those."""
+        if isinstance(name, dict):
+            return {"type": "array", "items": self.reference(name["list"])}
         if isinstance(name, list):
             return {"anyOf": [self.reference(each) for each in name]}
         if name == "object":

@@ -112,11 +112,13 @@ class ConsoleClient:
         body: Any = None,
         answer_s: float = ANSWER_S,
         headers: Mapping[str, str] | None = None,
+        api: str = API,
         **query: Any,
     ) -> HTTPResponse:
-        """Return an answer; its body is not read yet. `body`: document, or bytes of YAML. Raises CommandError."""
+        """Return an answer; its body is not read yet. `body`: document, or bytes of YAML; `api`: begin of the path.
+        Raises CommandError."""
         given = {name: value for name, value in query.items() if value is not None}
-        target = f"{API}{path}{'?' if given else ''}{urlencode(given)}"
+        target = f"{api}{path}{'?' if given else ''}{urlencode(given, doseq=True)}"
         fields = {
             "Connection": "close",
             "X-Requested-With": "waypost",

@@ -18,6 +18,9 @@ from edge.broker.http.limits import (
 from edge.broker.http.refusal import RequestRefused
 
 _API: Final = "/api/"
+_DEVICES: Final = "/v1/"
+"""Begin of the paths of a hub's device registry. Its users may import many devices, so they have no rate; requests
+wait for the registry, which has a limit of its own."""
 _SESSION: Final = "/api/v1/session"
 """Begin of the paths for signing in, which have limits of their own; a page asks there whether it is signed in."""
 
@@ -67,7 +70,7 @@ class ApiRates:
 
     def check_address(self, path: str, address: str, now: float) -> None:
         """Count a request without valid credentials from an address. Raises RequestRefused."""
-        if _is_limited(path):
+        if _is_limited(path) or path.startswith(_DEVICES):
             why = f"more than {ADDRESS_LIMIT.per_s:g} requests a second without valid credentials from {address}"
             _require(self._addresses.take(address, now), why)
 

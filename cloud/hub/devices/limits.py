@@ -1,0 +1,60 @@
+"""Limits of the device registry, with unit and reason. `TENANT_DEVICES_MAX` is in `cloud.hub.limits`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEVICE_BYTES_MAX: Final = 16 * 1024
+"""Bytes of the registration of a device. Hono's registry takes 2 KiB; a million of the largest are 16 GiB."""
+
+CREDENTIALS_BYTES_MAX: Final = 64 * 1024
+"""Bytes of the credentials of a device in one request: four certificates, and passwords."""
+
+TENANT_BYTES_MAX: Final = 256 * 1024
+"""Bytes of the document of a tenant: `TRUST_ANCHORS_MAX` authorities with their certificates."""
+
+DOCUMENT_DEPTH_MAX: Final = 16
+"""Levels of lists and mappings in a document. SQLite reads no JSON of more than 1 000, and none deeper is needed."""
+
+NAME_CHARACTERS_MAX: Final = 255
+"""Characters in the id of a device or tenant, and in the name of a group: width of the registry's columns."""
+
+AUTH_ID_CHARACTERS_MAX: Final = 512
+"""Characters in an authentication identifier, and in the subject of an authority: an index of PostgreSQL takes 2.7 KB
+of an entry."""
+
+LINKS_MAX: Final = 100
+"""Entries in each of `via`, `viaGroups`, `memberOf` and `authorities`."""
+
+CREDENTIALS_MAX: Final = 4
+"""Credentials of a device: one of each type. Each is a row that gateways have to store too."""
+
+SECRETS_MAX: Final = 4
+"""Secrets of one credential: as many as a user of a gateway may have."""
+
+TRUST_ANCHORS_MAX: Final = 20
+"""Certificate authorities that a tenant trusts."""
+
+OWNED_TENANTS_MAX: Final = 100
+"""Tenants of devices that belong to one tenant of the hub."""
+
+PAGE_SIZE: Final = 30
+"""Default rows of a page: that of Hono."""
+
+PAGE_SIZE_MAX: Final = 200
+"""Most rows of a page: that of Hono."""
+
+PAGE_OFFSET_MAX: Final = 1_000_000
+"""Most rows before a page; the database counts them one by one. `Link` of an answer leads to the next page at once."""
+
+SEARCH_TERMS_MAX: Final = 8
+"""Filters, and fields of the order, in one search: each reads every document again."""
+
+SEARCH_TEXT_CHARACTERS_MAX: Final = 1_024
+"""Characters of one filter."""
+
+WAITING_MAX: Final = 200
+"""Requests that wait for the registry at one hub, of reading and of changing ones each; more are told to try again."""
+
+BCRYPT_COST_MAX: Final = 10
+"""Cost of a bcrypt hash that is taken over: 2^10 rounds, the limit of Hono, take a Raspberry Pi some 0.3 s."""

@@ -1,0 +1,115 @@
+"""Subjects of certificates as text (RFC 4514), and identifiers that templates make of them. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+from cryptography.x509.oid import NameOID
+
+from cloud.hub.devices.documents import InvalidDocument
+from cloud.hub.devices.limits import AUTH_ID_CHARACTERS_MAX
+
+WHOLE: Final = "{{subject-dn}}"
+_PARTS: Final[Mapping[str, x509.ObjectIdentifier]] = {
+    "{{subject-cn}}": NameOID.COMMON_NAME,
+    "{{subject-ou}}": NameOID.ORGANIZATIONAL_UNIT_NAME,
+    "{{subject-o}}": NameOID.ORGANIZATION_NAME,
+}
+_PLACEHOLDER: Final = re.compile(r"\{\{[^{}]*\}\}")
+
+
+def decode_base64(text: str, what: str) -> bytes:
+    """Decode Base64; `what` names the field in errors. Raises `InvalidDocument`."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidDocument(f"{what} is not Base64") from None
+
+
+def read_certificate(text: str, what: str) -> x509.Certificate:
+    """Return a certificate from the Base64 form of its DER encoding. Raises `InvalidDocument`."""
+    try:
+        found = x509.load_der_x509_certificate(decode_base64(text, what))
+        found.subject, found.issuer, found.public_key()
+    except InvalidDocument:
+        raise
+    except Exception:  # the library raises many kinds for a damaged certificate
+        raise InvalidDocument(f"{what} is not the DER encoding of an X.509 certificate") from None
+    return found
+
+
+def read_public_key(text: str, what: str) -> PublicKeyTypes:
+    """Return a public key from the Base64 form of its DER encoding. Raises `InvalidDocument`."""
+    raw = decode_base64(text, what)
+    try:
+        return load_der_public_key(raw)
+    except Exception:  # as above
+        raise InvalidDocument(f"{what} is not the DER encoding of a public key") from None
+
+
+def encode_public_key(key: PublicKeyTypes) -> str:
+    """Return the Base64 form of a public key."""
+    return base64.b64encode(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).decode()
+
+
+def algorithm_of(key: PublicKeyTypes, what: str) -> str:
+    """Return Hono's name of the algorithm of a key. Raises `InvalidDocument` for one that it does not know."""
+    if isinstance(key, rsa.RSAPublicKey):
+        return "RSA"
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return "EC"
+    raise InvalidDocument(f"{what} has a key of another kind than RSA and EC")
+
+
+def normalize_subject(text: str, what: str) -> str:
+    """Return a subject in the one form that is compared. Raises `InvalidDocument`."""
+    if len(text) > AUTH_ID_CHARACTERS_MAX:
+        raise InvalidDocument(f"{what} is longer than {AUTH_ID_CHARACTERS_MAX} characters")
+    try:
+        found = x509.Name.from_rfc4514_string(text)
+    except ValueError:
+        raise InvalidDocument(f"{what} is not a subject as RFC 4514 writes it, for example CN=pump,O=ACME") from None
+    return subject_text(found, what)
+
+
+def subject_text(subject: x509.Name, what: str) -> str:
+    """Return a subject as text. Raises `InvalidDocument` for an empty or long one."""
+    text = subject.rfc4514_string()
+    if not 0 < len(text) <= AUTH_ID_CHARACTERS_MAX:
+        raise InvalidDocument(f"the subject of {what} is empty, or longer than {AUTH_ID_CHARACTERS_MAX} characters")
+    return text
+
+
+def check_template(template: str, what: str) -> None:
+    """Check the placeholders of a template. Raises `InvalidDocument`."""
+    found = _PLACEHOLDER.findall(template)
+    if not found or any(each != WHOLE and each not in _PARTS for each in found):
+        raise InvalidDocument(f"{what} needs at least one of {', '.join((WHOLE, *_PARTS))}, and no other placeholder")
+    if len(template) > AUTH_ID_CHARACTERS_MAX:
+        raise InvalidDocument(f"{what} is longer than {AUTH_ID_CHARACTERS_MAX} characters")
+
+
+def apply_template(template: str, subject: x509.Name) -> str:
+    """Return the identifier of a subject. Raises `InvalidDocument` if the subject lacks a part."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[0] == WHOLE:
+            return subject.rfc4514_string()
+        parts = subject.get_attributes_for_oid(_PARTS[found[0]])
+        if not parts:
+            raise InvalidDocument(f"the subject of the certificate has nothing for {found[0]}")
+        text = parts[0].value
+        return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+    made = _PLACEHOLDER.sub(value, template)
+    if not 0 < len(made) <= AUTH_ID_CHARACTERS_MAX:
+        raise InvalidDocument(f"the template makes an identifier longer than {AUTH_ID_CHARACTERS_MAX} characters")
+    return made
