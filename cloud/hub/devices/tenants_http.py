@@ -6,8 +6,9 @@
 ``PUT    /v1/tenants/<tenant>``    replace its document
 ``DELETE /v1/tenants/<tenant>``    remove it with its devices
 
-A tenant of devices belongs to a tenant of the hub, and the users of that one manage it. One with the name of a tenant of the hub is
-that one's, and exists before it has a document. Other names, as ``DEFAULT_TENANT``, need ``manage:$fleet`` to be added.
+A tenant of devices belongs to a tenant of the hub, and the users of that one manage it. One with the name of a tenant
+of the hub is that one's, and exists before it has a document. Other names, as ``DEFAULT_TENANT``, need
+``manage:$fleet`` to be added.
 """
 
 from __future__ import annotations
