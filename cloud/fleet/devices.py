@@ -232,7 +232,7 @@ def _ended(secret: dict[str, Any], now: datetime.datetime) -> bool:
 
 
 def _is_password_of(credential: dict[str, Any], user: str) -> bool:
-    return credential["type"] == HASHED and credential["auth-id"] == user
+    return bool(credential["type"] == HASHED and credential["auth-id"] == user)
 
 
 def _only_user(found: Sequence[dict[str, Any]], name: str) -> str:
