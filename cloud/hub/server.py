@@ -41,10 +41,8 @@ from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
-from cloud.hub.devices.http import device_routes
-from cloud.hub.devices.requests import TenantAccess
+from cloud.hub.devices.routes import device_registry_routes
 from cloud.hub.devices.service import DeviceRegistry
-from cloud.hub.devices.tenants_http import device_tenant_routes
 from cloud.hub.enrolment.files import (
     FOLDER,
     AuthorityFileError,
@@ -100,7 +98,6 @@ from edge.broker.configuration import AuthenticationMode
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import HttpPeer
-from edge.broker.http.route import HttpRoute
 from edge.broker.http.session_api import session_routes
 from edge.broker.http.session_cookie import SessionCookie
 from edge.broker.http.traced import TracedRequests
@@ -431,10 +428,8 @@ class HubServer:
             await self._store_own_certificate(self._enrolment)
         if self._desired is not None:
             await self._desired.open()
-        await self._commands.open()
-        await self._alerts.open()
-        await self._audit.open()
-        await self._devices.open()
+        for part in (self._commands, self._alerts, self._audit, self._devices):
+            await part.open()
         self._notices.start()
 
     async def _close_services(self) -> None:
@@ -476,18 +471,13 @@ class HubServer:
                 *alert_routes(self._alerts, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
                 *command_routes(self._commands, access),
-                *self._device_routes(access, tenants),
+                *device_registry_routes(self._devices, access, tenants.names),
                 *(desired_routes(self._desired, access) if self._desired is not None else ()),
                 *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
                 *(gateway_routes(self._enrolment, access) if self._enrolment is not None else ()),
                 *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
             ],
         )
-
-    def _device_routes(self, access: HttpAccess, view: TenantsView) -> list[HttpRoute]:
-        """Return the routes of the device registry."""
-        tenants = TenantAccess(self._devices, access, view.names)
-        return [*device_routes(self._devices, tenants), *device_tenant_routes(self._devices, tenants)]
 
     def _system(self) -> HubSystem:
         """Return the view of this process for operators."""
