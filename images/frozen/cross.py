@@ -47,6 +47,8 @@ TAGS: Final = (
 BUILT_USING: Final = "built-using"
 """File next to a frozen gateway: what it contains of Debian, in the form of that field of a package."""
 COMPILED_HERE: Final = "python-qpid-proton"
+LEFT_OUT: Final = {"markdown-it-py", "mdurl", "pygments"}
+"""Requirements of rich for parts that a gateway does not use. `gateway.spec` excludes their modules."""
 
 
 def make_environment(release: DebianRelease) -> dict[str, str]:
@@ -103,7 +105,7 @@ def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
 
 def _list_packages(release: DebianRelease) -> set[str]:
     """Return the names of the Python packages of a gateway."""
-    return find_required(f"{DISTRIBUTION}[edge,kafka]", make_environment(release))
+    return find_required(f"{DISTRIBUTION}[edge,kafka]", make_environment(release)) - LEFT_OUT
 
 
 def pinned_versions(release: DebianRelease = IMAGES) -> Mapping[str, str]:

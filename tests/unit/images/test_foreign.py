@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +29,19 @@ def test_gateway_gets_its_imports_and_nothing_of_a_hub(release: DebianRelease) -
     lock = select_entries(source.LOCK.read_text(), names)
     assert lock.count("==") == len(names)
     assert lock.count("--hash=sha256:") >= len(names)
+
+
+def test_gateway_needs_no_package_that_is_left_out() -> None:
+    """Import what a gateway uses of rich without the packages that a frozen one lacks."""
+    sources = (path for package in source.GATEWAY for path in (source.ROOT / package).rglob("*.py"))
+    used = {name for path in sources for name in re.findall(r"(?m)^ *(?:from|import) (rich[\w.]*)", path.read_text())}
+    assert {"rich.console", "rich.table", "rich.progress"} <= used
+    lacking = dict.fromkeys(("markdown_it", "mdurl", "pygments"))
+    program = f"import sys; sys.modules.update({lacking})\n" + "".join(f"import {name}\n" for name in sorted(used))
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60)
+    spec = freezing.SPEC.read_text()
+    assert all(f'"{name}"' in spec for name in lacking)
+    assert not cross.LEFT_OUT & set(cross.pinned_versions())
 
 
 def test_newer_openssl_of_this_machine_causes_a_rebuild() -> None:
