@@ -144,8 +144,9 @@ class MqttDevice {
       fail(1, `cannot store reading ${this.spool.next}: ${error.message}; check the disk`);
     }
     this.#send();
-    this.dueMs = Math.max(this.dueMs + this.intervalMs, performance.now());
-    this.timer = setTimeout(() => this.#measureWhenDue(), this.dueMs - performance.now());
+    this.measuredMs = performance.now();
+    this.dueMs = Math.max(this.dueMs + this.intervalMs, this.measuredMs);
+    this.timer = setTimeout(() => this.#measureWhenDue(), this.dueMs - this.measuredMs);
   }
 
   // Opens a connection with a new client. MQTT.js keeps nothing from the one before: the spool has the readings.
@@ -255,7 +256,12 @@ class MqttDevice {
         throw new Error(`interval_ms has to be ${INTERVAL_MS_MIN} to ${INTERVAL_MS_MAX}`);
       }
       if (!('interval_ms' in command) && !('stop' in command)) throw new Error('unknown command');
-      this.intervalMs = intervalMs;
+      if (intervalMs !== this.intervalMs) {
+        this.intervalMs = intervalMs;
+        this.dueMs = this.measuredMs + intervalMs;
+        clearTimeout(this.timer);
+        this.timer = setTimeout(() => this.#measureWhenDue(), Math.max(0, this.dueMs - performance.now()));
+      }
       const stop = command.stop === true || undefined;
       log(`command obeyed: interval ${intervalMs} ms${stop ? ', stop' : ''}`);
       return { id, status: 200, interval_ms: intervalMs, stop };

@@ -139,12 +139,19 @@ class ExampleDevice:
         self.interval_ms = settings.interval_ms
         self.boot = secrets.token_hex(4)
         self.stopping = threading.Event()
+        self._changed = threading.Event()
+        """Set by a new interval, and by a stop."""
         self.failed: SpoolError | None = None
 
     @property
     def finished(self) -> bool:
         """True when the device was stopped, and every reading is acknowledged; or when the disk failed."""
         return self.failed is not None or (self.stopping.is_set() and not len(self.spool))
+
+    def stop(self) -> None:
+        """Measure no longer; the program ends once every reading is acknowledged. Safe in a signal handler."""
+        self.stopping.set()
+        self._changed.set()
 
     def measure(self) -> None:
         """Store one reading. Read your own sensors here."""
@@ -161,9 +168,11 @@ class ExampleDevice:
                 self.measure()
             except SpoolError as error:
                 self.failed = error
-                self.stopping.set()
-            due = max(due + self.interval_ms / 1000, time.monotonic())
-            self.stopping.wait(due - time.monotonic())
+                return
+            measured, due = time.monotonic(), max(due + self.interval_ms / 1000, time.monotonic())
+            while self._changed.wait(max(0.0, due - time.monotonic())) and not self.stopping.is_set():
+                self._changed.clear()
+                due = measured + self.interval_ms / 1000
 
     def obey(self, payload: bytes) -> dict[str, object]:
         """Obey a command; return the answer. The same command twice has the effect of one."""
@@ -179,9 +188,11 @@ class ExampleDevice:
             return _refusal(answer, "unknown command")
         if type(interval_ms) is not int or not INTERVAL_MS_MIN <= interval_ms <= INTERVAL_MS_MAX:
             return _refusal(answer, f"interval_ms has to be {INTERVAL_MS_MIN} to {INTERVAL_MS_MAX}")
-        self.interval_ms = interval_ms
+        if interval_ms != self.interval_ms:
+            self.interval_ms = interval_ms
+            self._changed.set()
         if command.get("stop") is True:
-            self.stopping.set()
+            self.stop()
         log(f"command obeyed: interval {interval_ms} ms" + (", stop" if self.stopping.is_set() else ""))
         return answer | {"status": 200, "interval_ms": interval_ms}
 

@@ -29,7 +29,7 @@ NEXT_STEP = {
 }
 
 
-class MqttDevice:
+class PahoDevice:
     """One connection at a time, served by `run`. After a lost connection Paho sends again what was in flight."""
 
     def __init__(self, device: ExampleDevice) -> None:
@@ -131,12 +131,12 @@ def main() -> int:
         settings = ExampleSettings.from_environment(1883, 8883)
         spool = ReadingSpool(settings.spool, settings.spool_readings)
         device = ExampleDevice(settings, spool, GatewayClock(settings.time_url, settings.tls()))
-        protocol = MqttDevice(device)
+        protocol = PahoDevice(device)
     except (WrongSetting, SpoolError, OSError) as error:
         log(str(error))
         return 2
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: device.stopping.set())
+        signal.signal(number, lambda *_: device.stop())
     threading.Thread(target=device.measure_until_stopped, daemon=True).start()
     protocol.run()
     if device.failed:

@@ -8,6 +8,8 @@ gateway, 60 s without a network and two resets of each device (about two minutes
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ import pytest
 
 from tests.fault.firmware.checker import judge_example
 from tests.fault.firmware.clock_server import clock_server
-from tests.fault.firmware.programs import EXAMPLES, PROGRAMS, ExampleProgram, folder_of, parameters, runnable
+from tests.fault.firmware.programs import C_FLAGS, EXAMPLES, PROGRAMS, ExampleProgram, folder_of, parameters, runnable
 from tests.fault.firmware.site import CERTIFIED, WAIT_S, ExampleRun, ExampleSite, settings_at
 from tests.fault.firmware.spool_file import read_spool, tear_slot, write_spool
 from tests.support.certificates import Authority
@@ -258,6 +260,27 @@ def test_spool_of_another_program_is_delivered_first(
     assert arrived[:4] == contents[2:], "those below the watermark were acknowledged before"
     assert [json.loads(each)["seq"] for each in arrived[4:6]] == [13, 14]
     assert read_spool(run.spool_path).capacity == 16
+
+
+CODE_BYTES_MAX = 16 * 1024
+"""Largest code of the portable core on a Cortex-M0+: a small board needs the rest for its network stack."""
+
+
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="gcc-arm-none-eabi is not installed")
+def test_portable_core_fits_on_a_small_board(tmp_path: Path) -> None:
+    """Compile it for a Cortex-M0+ with every warning as an error; it needs no allocation and no standard I/O."""
+    made = tmp_path / "core.o"
+    arm = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-ffreestanding", "-Wstack-usage=1000")
+    source = EXAMPLES / "portable_c" / "waypost_device.c"
+    subprocess.run([*arm, *C_FLAGS, "-c", "-o", str(made), str(source)], check=True)
+    sizes = subprocess.run(["arm-none-eabi-size", str(made)], capture_output=True, text=True, check=True).stdout
+    text, data, bss = map(int, sizes.splitlines()[1].split()[:3])
+    assert text <= CODE_BYTES_MAX
+    assert (data, bss) == (0, 0), "its state belongs to the caller"
+    undefined = subprocess.run(["arm-none-eabi-nm", "-u", str(made)], capture_output=True, text=True, check=True)
+    needed = {line.split()[-1] for line in undefined.stdout.splitlines()}
+    helpers = {name for name in needed if name.startswith("__")}
+    assert needed - helpers <= {"memcmp", "memcpy", "memset", "strchr", "strlen", "strpbrk"}
 
 
 class TestChecker:

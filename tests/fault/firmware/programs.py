@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +48,32 @@ def _node() -> tuple[str, ...]:
     return ("node", str(EXAMPLES / "nodejs" / "device.js"))
 
 
+C_FLAGS: Final = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wvla")
+_SANITIZERS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@functools.cache
+def _portable_c() -> tuple[str, ...]:
+    """Build the program with sanitizers, in a folder that lasts as long as this process."""
+    folder = EXAMPLES / "portable_c"
+    _BUILT.append(tempfile.TemporaryDirectory(prefix="waypost-portable-c-"))
+    made = Path(_BUILT[-1].name) / "waypost-device"
+    sources = [str(folder / name) for name in ("posix_main.c", "waypost_device.c")]
+    command = ["gcc", *C_FLAGS, *_SANITIZERS, "-o", str(made), *sources, "-lssl", "-lcrypto"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return (str(made),)
+
+
+_BUILT: Final[list[tempfile.TemporaryDirectory[str]]] = []
+_C: Final = pytest.mark.skipif(
+    shutil.which("gcc") is None or not Path("/usr/include/openssl/ssl.h").exists(),
+    reason="gcc or libssl-dev is not installed",
+)
 PROGRAMS: Final = (
     ExampleProgram("python-mqtt", _python("mqtt_device.py")),
     ExampleProgram("nodejs", _node, marks=(mqtt_js,)),
+    ExampleProgram("portable_c", _portable_c, answers_to_response_topic=False, marks=(_C,)),
 )
 
 
