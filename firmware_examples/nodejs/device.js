@@ -170,7 +170,6 @@ class MqttDevice {
   #onConnect() {
     log('connected');
     this.#connected = true;
-    this.#retryMs = RETRY_MS_MIN;
     this.#inFlight = 0;
     this.#sending = this.spool.acknowledged;
     const { device } = this.settings;
@@ -217,6 +216,7 @@ class MqttDevice {
     this.#inFlight--;
     if (!error) {
       this.spool.acknowledge(number);
+      this.#retryMs = RETRY_MS_MIN;
       this.#send();
     } else if (this.#connected) { // it stays in the spool, and is sent again after a delay
       log(`reading ${number} was refused: ${error.message}; \`waypost client refusals\` at the gateway has the reason`);

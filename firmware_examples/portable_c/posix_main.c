@@ -80,12 +80,18 @@ static int connect_to(const char *host, const char *port, int flags) {
         say_two(host, gai_strerror(error));
         return -1;
     }
-    int made = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+    /* A name may have several addresses: each attempt takes the next one. */
+    static unsigned attempts;
+    unsigned count = 0;
+    for (struct addrinfo *each = found; each; each = each->ai_next) count++;
+    struct addrinfo *chosen = found;
+    for (unsigned skip = attempts++ % count; skip; skip--) chosen = chosen->ai_next;
+    int made = socket(chosen->ai_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
     struct timeval limit = {.tv_sec = CLOCK_TIMEOUT_S};
     if (made >= 0) {
         setsockopt(made, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-        if (connect(made, found->ai_addr, found->ai_addrlen) && errno != EINPROGRESS) {
+        if (connect(made, chosen->ai_addr, chosen->ai_addrlen) && errno != EINPROGRESS) {
             say_two("no connection", strerror(errno));
             close(made);
             made = -1;
@@ -251,12 +257,12 @@ static SSL_CTX *tls_of_settings(void) {
     if (!ca && certificate) fail_setting("WAYPOST_CERTIFICATE", "needs TLS: set WAYPOST_CA too");
     if (!ca) return NULL;
     SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
-    if (!tls || !SSL_CTX_load_verify_locations(tls, ca, NULL)) fail_setting(ca, "is no certificate that can be read");
+    if (!tls || !SSL_CTX_load_verify_locations(tls, ca, NULL)) fail_setting(ca, "cannot be read as a certificate");
     SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     if (certificate && (SSL_CTX_use_certificate_chain_file(tls, certificate) != 1
                         || SSL_CTX_use_PrivateKey_file(tls, setting("WAYPOST_KEY", certificate), SSL_FILETYPE_PEM) != 1))
-        fail_setting(certificate, "and WAYPOST_KEY are no certificate and key that can be read");
+        fail_setting(certificate, "and WAYPOST_KEY cannot be read as certificate and key");
     return tls;
 }
 

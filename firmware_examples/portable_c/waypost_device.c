@@ -143,6 +143,7 @@ static void acknowledge(struct wp_device *device, uint32_t packet_id) {
     if (packet_id >= 1 && packet_id <= READING_IDS && ahead < WP_WINDOW
         && ahead < device->sending - device->acknowledged) {
         device->early |= (uint32_t)1 << ahead;
+        device->retry_ms = RETRY_MS_MIN;
         advance(device);
     }
 }
@@ -164,7 +165,7 @@ static int take(struct scanner *scan, char wanted) {
     return 1;
 }
 
-/* Skip a string, whose first quote was taken; returns 0 if it does not end. */
+/* Skip a string behind its first quote; returns 0 if it does not end. */
 static int skip_string(struct scanner *scan) {
     while (scan->at < scan->end) {
         char c = *scan->at++;
@@ -403,7 +404,6 @@ static int handle_connack(struct wp_device *device, uint32_t now) {
     device->state = CONNECTED;
     device->sending = device->acknowledged;
     device->subscribe_due = device->online_due = 1;
-    device->retry_ms = RETRY_MS_MIN;
     device->received_ms = now;
     device->port->log(device->port->context, "connected");
     return 0;
@@ -492,7 +492,7 @@ static void connect_again(struct wp_device *device, uint32_t now) {
         send_connect(device);
 }
 
-/* Send until the network takes no more; returns -1 if the connection is broken. */
+/* Send until the network is full; returns -1 if the connection is broken. */
 static int send_due(struct wp_device *device, uint32_t now) {
     for (;;) {
         if (device->out_sent == device->out_length) {

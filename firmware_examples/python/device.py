@@ -98,7 +98,7 @@ class GatewayClock:
         self._asked: float | None = None
 
     def ask(self) -> None:
-        """Ask the gateway, at most once an hour. A failure is no error: readings have no time until it answers."""
+        """Ask the gateway, at most once an hour. After a failure readings have no time until it answers."""
         if not self._url or (self._asked is not None and time.monotonic() - self._asked < CLOCK_ASK_S):
             return
         try:

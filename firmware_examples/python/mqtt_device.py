@@ -100,7 +100,6 @@ class PahoDevice:
             return
         log("connected")
         self._connected = True
-        self._retry.reset()
         client.subscribe(self._commands, qos=1)
         client.publish(self._status, b"online", qos=1, retain=True)
 
@@ -113,6 +112,7 @@ class PahoDevice:
             self._next, self._pause_until = self._device.spool.acknowledged, time.monotonic() + self._retry.take()
             return
         self._device.spool.acknowledge(number)
+        self._retry.reset()
 
     def _on_message(self, client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         """Obey a command, then answer it. Paho acknowledges it when this returns."""

@@ -1,4 +1,4 @@
-"""HTTP server that tells another time than this machine has: a gateway, for a device that asks for the time."""
+"""HTTP server with a clock that is ahead of this machine: the gateway of a device that requests the time."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.built_examples import built_program
 from tests.support.checkout import ROOT
 from tests.support.node import FOLDER, mqtt_js
 
@@ -31,6 +32,9 @@ class ExampleProgram:
     listener: str = "mqtts"
     answers_to_response_topic: bool = True
     """False for MQTT 3.1.1, in which a command names no address for its answer."""
+    last_will: bool = True
+    has_spool_file: bool = True
+    """False if its spool is a folder, in a format of its own."""
     marks: tuple[pytest.MarkDecorator, ...] = ()
 
     def environment(self) -> dict[str, str]:
@@ -49,7 +53,7 @@ def _node() -> tuple[str, ...]:
 
 
 C_FLAGS: Final = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wvla")
-_SANITIZERS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+C_SANITIZERS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @functools.cache
@@ -59,7 +63,7 @@ def _portable_c() -> tuple[str, ...]:
     _BUILT.append(tempfile.TemporaryDirectory(prefix="waypost-portable-c-"))
     made = Path(_BUILT[-1].name) / "waypost-device"
     sources = [str(folder / name) for name in ("posix_main.c", "waypost_device.c")]
-    command = ["gcc", *C_FLAGS, *_SANITIZERS, "-o", str(made), *sources, "-lssl", "-lcrypto"]
+    command = ["gcc", *C_FLAGS, *C_SANITIZERS, "-o", str(made), *sources, "-lssl", "-lcrypto"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return (str(made),)
@@ -70,16 +74,39 @@ _C: Final = pytest.mark.skipif(
     shutil.which("gcc") is None or not Path("/usr/include/openssl/ssl.h").exists(),
     reason="gcc or libssl-dev is not installed",
 )
+_CURL: Final = pytest.mark.skipif(
+    None in map(shutil.which, ("curl", "jq", "flock")), reason="curl or jq is not installed"
+)
+
+
+def _curl() -> tuple[str, ...]:
+    return (str(EXAMPLES / "curl" / "device.sh"),)
+
+
+def _built(name: str) -> Callable[[], tuple[str, ...]]:
+    return lambda: (str(built_program(name)),)
+
+
+def _needs_built(name: str) -> pytest.MarkDecorator:
+    reason = f"the example in {name} is not built: python -m tests.support.built_examples builds it"
+    return pytest.mark.skipif(not built_program(name).exists(), reason=reason)
+
+
 PROGRAMS: Final = (
     ExampleProgram("python-mqtt", _python("mqtt_device.py")),
+    ExampleProgram("python-amqp", _python("amqp_device.py"), listener="amqps"),
+    ExampleProgram("go", _built("go"), answers_to_response_topic=False, marks=(_needs_built("go"),)),
+    ExampleProgram("rust", _built("rust"), marks=(_needs_built("rust"),)),
+    ExampleProgram("curl", _curl, listener="https", last_will=False, has_spool_file=False, marks=(_CURL,)),
     ExampleProgram("nodejs", _node, marks=(mqtt_js,)),
     ExampleProgram("portable_c", _portable_c, answers_to_response_topic=False, marks=(_C,)),
 )
 
 
-def parameters() -> list[Any]:
-    """Return the programs as parameters of a test."""
-    return [pytest.param(each, id=each.name, marks=each.marks) for each in PROGRAMS]
+def parameters(*, has_spool_file: bool = False) -> list[Any]:
+    """Return the programs as parameters of a test: all, or those with a spool file."""
+    chosen = [each for each in PROGRAMS if each.has_spool_file or not has_spool_file]
+    return [pytest.param(each, id=each.name, marks=each.marks) for each in chosen]
 
 
 def runnable() -> list[ExampleProgram]:

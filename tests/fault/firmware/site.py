@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import Mapping
@@ -53,6 +56,16 @@ spec:
   authorization:
   - {{addresses: ["plant/certified", "status/certified", "command-response/certified"], operations: [send]}}
   - {{addresses: ["command/certified/#"], operations: [recv]}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.commands-over-http}}
+spec: {{address: "command/curl", type: queue}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.commands-over-amqp}}
+spec: {{address: "command/python-amqp", type: queue}}
 """
 
 
@@ -161,17 +174,20 @@ class ExampleRun:
             self.process = subprocess.Popen(
                 self.program.command(),
                 cwd=self.folder, env=self.program.environment() | variables, stdout=log, stderr=log,
+                start_new_session=True,
             )  # fmt: skip
         return self
 
     def reset(self) -> None:
-        """Kill the process, as a power cut does, and start it again."""
+        """Cut the power, and start it again."""
         self.kill()
         self.start()
 
     def kill(self) -> None:
+        """Kill all processes of the device, as a power cut does."""
         assert self.process is not None
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(WAIT_S)
 
     def stop(self) -> None:
@@ -226,14 +242,14 @@ class ExampleRun:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
+        if self.process is not None:
+            self.kill()  # also children that have outlived the first process
 
 
 def settings_at(site: ExampleSite, program: ExampleProgram, name: str, password: str) -> dict[str, object]:
     """Return the settings of a device that reaches the gateway over its link, by TLS if the program has it."""
     settings: dict[str, object] = {
-        "HOST": "127.0.0.1",
+        "HOST": "localhost" if program.listener == "amqps" else "127.0.0.1",  # Proton checks names, not addresses
         "PORT": site.links[program.listener].port,
         "DEVICE": name,
         "INTERVAL_MS": 50,

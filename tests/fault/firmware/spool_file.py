@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from dataclasses import dataclass
@@ -23,25 +24,21 @@ class StoredSlot:
 
 @dataclass(frozen=True)
 class SpoolFile:
-    """Content of a spool file."""
+    """Content of a spool."""
 
     capacity: int
     slots: dict[int, StoredSlot]
-    """By the number of the reading."""
-
-    @property
-    def next(self) -> int:
-        """Return the number of the next reading."""
-        return max(self.slots, default=-1) + 1
-
-    @property
-    def acknowledged(self) -> int:
-        """Return the watermark: every reading below was acknowledged, as far as the file has it."""
-        return max((slot.acknowledged for slot in self.slots.values()), default=0)
+    """Valid slots, with the number of the reading as key."""
+    next: int
+    """Number of the next reading."""
+    acknowledged: int
+    """Watermark: every reading below was acknowledged, as far as the disk has it."""
 
 
 def read_spool(path: Path) -> SpoolFile:
-    """Read a file; one that does not exist yet is empty."""
+    """Read a file, or a folder; one that does not exist yet is empty."""
+    if path.is_dir():
+        return _read_folder(path)
     data = path.read_bytes() if path.exists() else b""
     capacity, slots = len(data) // SLOT_BYTES, {}
     for index in range(capacity):
@@ -51,7 +48,18 @@ def read_spool(path: Path) -> SpoolFile:
         if version == 1 and end <= SLOT_BYTES and zlib.crc32(slot[4:end]) == checksum:
             assert number % capacity == index, "a reading is in the wrong slot"
             slots[number] = StoredSlot(number, acknowledged, slot[_HEADER.size : end])
-    return SpoolFile(capacity, slots)
+    watermark = max((slot.acknowledged for slot in slots.values()), default=0)
+    return SpoolFile(capacity, slots, max(slots, default=-1) + 1, watermark)
+
+
+def _read_folder(path: Path) -> SpoolFile:
+    """Read the folder of the example in shell: a file for each unacknowledged reading."""
+    slots: dict[int, StoredSlot] = {}
+    following = int((path / "next").read_text() or 0) if (path / "next").exists() else 0
+    for file in path.glob("[0-9]*.json"):
+        with contextlib.suppress(FileNotFoundError):  # acknowledged meanwhile
+            slots[int(file.stem)] = StoredSlot(int(file.stem), 0, file.read_bytes())
+    return SpoolFile(0, slots, following, min(slots, default=following))
 
 
 def write_spool(path: Path, capacity: int, contents: list[bytes], *, first: int = 0, acknowledged: int = 0) -> None:
