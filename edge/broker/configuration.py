@@ -122,13 +122,15 @@ class PeerCredentials(ResourcePart, frozen=True, kw_only=True):
     machine."""
 
 
-@hides("password")
+@hides("password", "password_hash")
 class ConfiguredUser(msgspec.Struct, frozen=True):
     """User in the configuration. A user without a password authenticates by TLS only."""
 
     name: str
     password: str | None = None
     rules: tuple[AccessRule, ...] = ()
+    password_hash: str | None = None
+    """Hash of the password by another broker (`edge.broker.security.password_hashes`)."""
 
 
 @hides("client_secret")

@@ -185,7 +185,8 @@ def _user(spec: MessagingUserSpec) -> ConfiguredUser:
     rules = tuple(
         AccessRule(part.addresses or (EVERYTHING,), frozenset(part.operations)) for part in spec.authorization
     )
-    return ConfiguredUser(spec.username, base64.b64decode(encoded).decode() if encoded is not None else None, rules)
+    password = base64.b64decode(encoded).decode() if encoded is not None else None
+    return ConfiguredUser(spec.username, password, rules, spec.authentication.password_hash)
 
 
 def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> DeviceApiConfiguration | None:

@@ -101,14 +101,17 @@ class UserAuthenticationType(enum.Enum):
     SERVICEACCOUNT = "serviceaccount"
 
 
-@hides("password")
+@hides("password", "password_hash")
 class UserAuthentication(ResourcePart, frozen=True, kw_only=True):
     """Credentials of a user."""
 
     type: Kept[UserAuthenticationType]
     """Type of EnMasse; a user with a password always needs it."""
     password: Live[str | None] = None
-    """Password in Base64, as in EnMasse. A user without one can authenticate only by TLS."""
+    """Password in Base64, as in EnMasse. A user without password and hash can authenticate only by TLS."""
+    password_hash: Live[str | None] = None
+    """Hash of the password from Mosquitto's password file, instead of `password`: ``$7$…`` or ``$6$…``. It serves MQTT,
+    HTTP and SASL PLAIN, not SCRAM."""
 
 
 class AuthorizationPart(ResourcePart, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import is_filter
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
+from edge.broker.security.password_hashes import parse_hash
 from edge.broker.security.site import host_name
 from edge.configuration.connectors import connector_directions, connector_faults
 from edge.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
@@ -288,6 +289,14 @@ def _users(resources: Sequence[Resource]) -> Errors:
 
 
 def _password(resource: Resource, spec: MessagingUserSpec) -> Errors:
+    if spec.authentication.password_hash is not None:
+        path = ("spec", "authentication", "passwordHash")
+        if spec.authentication.password is not None:
+            yield error_at(resource, path, "give a password or a hash, not both")
+        try:
+            parse_hash(spec.authentication.password_hash)
+        except ValueError as why:
+            yield error_at(resource, path, str(why))
     if spec.authentication.password is None:
         return
     path = ("spec", "authentication", "password")

@@ -16,6 +16,7 @@ from edge.broker.security.credentials import (
     CredentialSnapshot,
     CredentialUser,
     new_user,
+    with_hash,
     with_rules,
     with_secret,
 )
@@ -52,6 +53,10 @@ def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) 
 
 def _updated(user: CredentialUser, described: ConfiguredUser) -> CredentialUser:
     user = with_rules(user, described.rules)
+    if described.password_hash is not None:
+        if [each.hashed for each in user.secrets] == [described.password_hash]:
+            return user
+        return with_hash(user, described.password_hash)
     if described.password is None:
         return msgspec.structs.replace(user, secrets=())
     if user.secrets and derive(described.password, user.salt, user.iterations) == user.secrets[-1].keys:

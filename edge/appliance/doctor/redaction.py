@@ -20,8 +20,8 @@ SECRET_CHARACTERS_MIN: Final = 3
 """Length from which a known secret is replaced: a shorter one would match parts of ordinary words."""
 
 SECRET_NAME: Final = re.compile(
-    r"pass(word|wd|phrase|code)?$|secret|token|private|credential|api_?key|client_?key$|authorization|cookie|argon2|"
-    r"salt|stored_?key|server_?key|assertion|sas(key)?$|connection_?string",
+    r"pass(word|wd|phrase|code)?(_?hash)?$|secret|token|private|credential|api_?key|client_?key$|authorization|cookie|"
+    r"argon2|salt|stored_?key|server_?key|assertion|sas(key)?$|connection_?string",
     re.IGNORECASE,
 )
 """Names of keys with values that are not shown. Paths of key files are shown."""
@@ -35,7 +35,7 @@ _PATTERNS: Final = (
     (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"), REDACTED),
     (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
     # hashes of passwords
-    (re.compile(r"\$(argon2\w*|scrypt|2[aby]|pbkdf2[\w-]*)\$[^\s\"']+"), REDACTED),
+    (re.compile(r"\$(argon2\w*|scrypt|2[aby]|[67]|pbkdf2[\w-]*)\$[^\s\"']+"), REDACTED),
     # name: value, name=value, "name": "value"
     (
         re.compile(

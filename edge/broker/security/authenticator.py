@@ -230,10 +230,10 @@ class Authenticator:
         def work() -> CredentialSecret | None:
             if waiting.answered:
                 return None
-            if candidate is not None and any(secret.valid(at_s) for secret in candidate.secrets):
-                return verify(candidate, password, at_s)
-            _verify_decoy(password)
-            return None
+            valid = [secret for secret in candidate.secrets if secret.valid(at_s)] if candidate is not None else []
+            if all(secret.imported for secret in valid):  # the time does not show who has another broker's hash
+                _verify_decoy(password)
+            return verify(candidate, password, at_s) if candidate is not None and valid else None
 
         def done(secret: CredentialSecret | None) -> None:
             self._verified(username, digest, secret, waiting, source, client)
@@ -387,7 +387,8 @@ class Authenticator:
             salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
             return ScramVerifier(salt[:SALT_BYTES], ITERATIONS, ())
         at_s = self._utc_s()
-        return ScramVerifier(user.salt, user.iterations, [s.keys for s in user.secrets if s.valid(at_s)])
+        keys = [secret.keys for secret in user.secrets if secret.valid(at_s) and not secret.imported]
+        return ScramVerifier(user.salt, user.iterations, keys)
 
     # --- grants -------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Users and their secrets, and the file that stores them.
 
 A password is stored as an argon2id hash (for MQTT and SASL PLAIN) and as SCRAM-SHA-256 keys, which are never logged or
-shown. The file is a small SQLite database next to the store. `waypost user` writes it whether the gateway runs or
-not, and a running gateway notices a change within a second.
+shown. A user from another broker may have that broker's hash instead, without keys (`password_hashes`). The file is a
+small SQLite database next to the store. `waypost user` writes it whether the gateway runs or not, and a running gateway
+notices a change within a second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from bridge.hidden import hides
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, ScramKeys, derive
 from edge.broker.model.authorization import AccessRule
+from edge.broker.security import password_hashes
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     RULES_PER_USER_MAX,
@@ -75,19 +77,26 @@ class CredentialsDamaged(CredentialsError):
     """The file is damaged or is not a credential file."""
 
 
-@hides("argon2", "keys")
+@hides("hashed", "keys")
 class CredentialSecret(msgspec.Struct, frozen=True):
     """One secret of a user. Times are UTC seconds; `not_after` None: forever."""
 
     id: str
-    argon2: str
+    hashed: str = msgspec.field(name="argon2")
+    """Hash of the password: argon2id as a PHC string, or that of another broker."""
     keys: ScramKeys
+    """Empty with the hash of another broker."""
     not_before: float = 0.0
     not_after: float | None = None
 
     def valid(self, at_s: float) -> bool:
         """Return True if it is accepted at this time."""
         return self.not_before <= at_s and (self.not_after is None or at_s < self.not_after)
+
+    @property
+    def imported(self) -> bool:
+        """True with the hash of another broker."""
+        return not self.keys.stored
 
 
 @hides("salt", "secrets")
@@ -142,6 +151,13 @@ def with_secret(
     return msgspec.structs.replace(user, secrets=(*kept, fresh))
 
 
+def with_hash(user: CredentialUser, hashed: str) -> CredentialUser:
+    """Return the user with the hash of another broker as its only secret. Raises ValueError for an unknown form."""
+    password_hashes.parse_hash(hashed)
+    secret = CredentialSecret(secrets.token_hex(4), hashed, ScramKeys(b"", b""))
+    return msgspec.structs.replace(user, secrets=(secret,))
+
+
 def end_secrets(user: CredentialUser, at_s: float) -> CredentialUser:
     """Return the user with every secret ending at `at_s` (UTC seconds) or before."""
     ended = tuple(
@@ -166,16 +182,19 @@ def generated_password() -> str:
 
 def verify(user: CredentialUser, password: bytes, at_s: float) -> CredentialSecret | None:
     """Return the valid secret that this password matches, or None. Takes some 30 ms for every valid secret."""
+    valid = (secret for secret in user.secrets if secret.valid(at_s))
+    return next((secret for secret in valid if _is_of(secret, password)), None)
+
+
+def _is_of(secret: CredentialSecret, password: bytes) -> bool:
+    if secret.imported:
+        return password_hashes.matches(secret.hashed, password)
     from argon2.exceptions import InvalidHashError, VerificationError  # noqa: PLC0415 - as above
 
-    for secret in user.secrets:
-        if secret.valid(at_s):
-            try:
-                _hasher().verify(secret.argon2, password)
-            except (VerificationError, InvalidHashError):
-                continue
-            return secret
-    return None
+    try:
+        return _hasher().verify(secret.hashed, password)
+    except (VerificationError, InvalidHashError):
+        return False
 
 
 @hides("decoy_key")
@@ -344,7 +363,7 @@ class CredentialFile:
         self._connection.executemany(
             "INSERT INTO secrets VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (user.name, s.id, s.argon2, s.keys.stored, s.keys.server, s.not_before, s.not_after)
+                (user.name, s.id, s.hashed, s.keys.stored, s.keys.server, s.not_before, s.not_after)
                 for s in user.secrets
             ],
         )

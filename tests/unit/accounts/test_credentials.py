@@ -18,6 +18,7 @@ from edge.broker.model.authorization import AccessRule, Grant, Operation
 from edge.broker.security.credentials import CredentialFile, CredentialSnapshot, CredentialUser, new_user, verify
 from edge.broker.security.followed_users import FollowedUsers
 from tests.support.command import item_in, items_in
+from tests.support.mosquitto_passwords import mosquitto_hash
 
 ROOT = Path(__file__).parents[3]
 RULE = AccessRule(("plant/#",), frozenset({Operation.SEND}))
@@ -161,6 +162,17 @@ class TestResources:
             assert not verify(changed["alice"], b"one", 0.0)
             assert verify(changed["alice"], b"two", 0.0)
 
+    def test_user_of_another_broker_keeps_its_password(self, tmp_path: Path) -> None:
+        wanted = [ConfiguredUser("pump7", None, (RULE,), mosquitto_hash("s3cret"))]
+        with CredentialFile.open(tmp_path) as file:
+            found = apply_resources(file, wanted).users
+            assert verify(found["pump7"], b"s3cret", 0.0)
+            assert not verify(found["pump7"], b"secret", 0.0)
+            assert apply_resources(file, wanted).users == found, "nothing is written again"
+            changed = apply_resources(file, [ConfiguredUser("pump7", "new", (RULE,))]).users
+            assert verify(changed["pump7"], b"new", 0.0)
+            assert not verify(changed["pump7"], b"s3cret", 0.0)
+
     def test_running_gateway_follows_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -184,3 +196,4 @@ class TestResources:
 
     def test_password_is_not_shown(self) -> None:
         assert "hunter2" not in repr(ConfiguredUser("alice", "hunter2"))
+        assert "hunter2" not in repr(ConfiguredUser("alice", None, (), "hunter2"))

@@ -21,6 +21,7 @@ from edge.broker.security.credentials import (
     CredentialUser,
     end_secrets,
     new_user,
+    with_hash,
     with_rules,
     with_secret,
 )
@@ -33,6 +34,7 @@ from edge.broker.security.limits import (
 )
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sasl_credentials import SaslCredentials
+from tests.support.mosquitto_passwords import mosquitto_hash
 
 NOW = 1_000_000.0
 RULE = AccessRule(("up/#",), frozenset({Operation.SEND}))
@@ -105,6 +107,16 @@ class TestVerdicts:
         rig.work()
         assert rig.gate.verifications == 1
 
+    def test_user_of_another_broker_logs_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By password, not by SCRAM; the time does not show that its hash is of another form."""
+        decoys = list[bytes]()
+        monkeypatch.setattr("edge.broker.security.authenticator._verify_decoy", decoys.append)
+        rig = Rig(with_hash(new_user("pump7"), mosquitto_hash("s3cret")))
+        assert rig.verdict("pump7", "secret") is LoginVerdict.REFUSED
+        assert rig.verdict("pump7", "s3cret") is LoginVerdict.ACCEPTED
+        assert decoys == [b"secret", b"s3cret"]
+        assert list(rig.gate.scram("pump7").keys) == []
+
     def test_verdicts_are_returned_when_ready(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         order: list[str] = []
@@ -143,7 +155,7 @@ class TestVerdicts:
             "user 'joe': wrong user name or password (1 since start)"
         ]
         assert "hunter2" not in repr((joe, rig.gate.__dict__))
-        assert joe.secrets[0].argon2 not in repr(joe)
+        assert joe.secrets[0].hashed not in repr(joe)
 
 
 class TestRotation:
@@ -369,5 +381,5 @@ class TestSasl:
 
 
 def test_hash_is_argon2id(joe: CredentialUser) -> None:
-    assert joe.secrets[0].argon2.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert joe.secrets[0].hashed.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert credentials.verify(joe, b"s3cret", NOW) == joe.secrets[0]

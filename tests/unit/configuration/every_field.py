@@ -19,6 +19,7 @@ from bridge.resources.resource import OWN_VERSION, Resource, ResourceKinds
 from bridge.resources.values import duration, size
 from edge.broker.model.address_policy import Durability
 from edge.configuration.kinds import KINDS
+from tests.support.mosquitto_passwords import mosquitto_hash
 
 Steps = tuple[str | int, ...]
 
@@ -263,6 +264,9 @@ OTHER: Final[dict[str, Edit]] = {
     "MessagingUser authentication": {("MessagingUser/u", "authentication"): {"type": "password"}},
     "MessagingUser authentication.password": {
         ("MessagingUser/u", "authentication.password"): base64.b64encode(b"two").decode()
+    },
+    "MessagingUser authentication.passwordHash": {
+        ("MessagingUser/u", "authentication"): {"type": "password", "passwordHash": mosquitto_hash("two")}
     },
     "MessagingUser authorization": {("MessagingUser/u", "authorization"): []},
     "MessagingUser authorization.operations": {("MessagingUser/u", "authorization.0.operations"): ["recv"]},

@@ -73,6 +73,7 @@ def around(tmp_path: Path) -> CheckContext:
         f"base64 {base64.b64encode(CONNECTOR.encode()).decode()}",
         f"sasl PLAIN {base64.b64encode(USER.encode()).decode()}",
         "$argon2id$v=19$m=19456,t=2,p=1$c2FsdA$aGFzaGhhc2g",
+        "$7$101$c2FsdA==$aGFzaGhhc2g=",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJlc2ln",
         "Endpoint=sb://x/;SharedAccessKeyName=k;SharedAccessKey=QUJDREVGR0hJSg==;EntityPath=e",
         key,
