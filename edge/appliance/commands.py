@@ -18,6 +18,9 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "init": LazyCommand("edge.appliance.initial.cli:init", "Create the data directory of a gateway.", "edge"),
         "run": LazyCommand("edge.appliance.cli:run", "Run a gateway until SIGTERM.", "edge"),
         "enrol": LazyCommand("edge.appliance.identity.commands:enrol", "Enrol a gateway at a hub.", "edge"),
+        "import": LazyCommand(
+            "edge.appliance.importing.cli:import_configuration", "Import another broker's configuration.", "edge"
+        ),
         "doctor": LazyCommand("edge.appliance.doctor.cli:doctor", "Diagnose a gateway and suggest fixes.", "edge"),
         "open": LazyCommand("edge.appliance.opening:open_console", "Open the console, signed in as operator.", "edge"),
     },

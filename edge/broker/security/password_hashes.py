@@ -40,7 +40,7 @@ def parse_hash(text: str) -> MosquittoHash:
     empty, kind, *rest = (*text.split("$"), "", "")
     rest = rest[:-2]
     if empty or {SHA512: 2, PBKDF2: 3}.get(kind) != len(rest):
-        raise ValueError("it must be a hash as in Mosquitto's password file: $7$iterations$salt$hash or $6$salt$hash")
+        raise ValueError("a hash of Mosquitto is $7$iterations$salt$hash or $6$salt$hash")
     iterations = 0
     if kind == PBKDF2:
         number = rest.pop(0)
@@ -57,7 +57,7 @@ def parse_hash(text: str) -> MosquittoHash:
 
 
 def matches(text: str, password: bytes) -> bool:
-    """Return whether a password has this hash; False for a text that is no such hash."""
+    """Return whether a password has this hash; False for any other text."""
     try:
         iterations, salt, digest = parse_hash(text)
     except ValueError:

@@ -108,7 +108,7 @@ class TestVerdicts:
         assert rig.gate.verifications == 1
 
     def test_user_of_another_broker_logs_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By password, not by SCRAM; the time does not show that its hash is of another form."""
+        """A password logs in, SCRAM does not; the time does not show that its hash is of another form."""
         decoys = list[bytes]()
         monkeypatch.setattr("edge.broker.security.authenticator._verify_decoy", decoys.append)
         rig = Rig(with_hash(new_user("pump7"), mosquitto_hash("s3cret")))

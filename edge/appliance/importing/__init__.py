@@ -1,0 +1,1 @@
+"""Configurations of other brokers as resources of a gateway."""
