@@ -65,8 +65,8 @@ _OTHERS: Final[Mapping[str, tuple[ImportOutcome, str]]] = {
     "max_queued_messages": (CHANGED, "an address has a quota (quota.bytes); without one nothing is dropped"),
     "max_topic_alias": (NOT_NEEDED, "the number of topic aliases is fixed"),
     "mount_point": (LEFT_OUT, "a listener adds no prefix: give the users of it rights with that prefix"),
-    "psk_file": (LEFT_OUT, "there are no pre-shared keys: use users, or certificates"),
-    "psk_hint": (LEFT_OUT, "there are no pre-shared keys: use users, or certificates"),
+    "psk_file": (LEFT_OUT, "pre-shared keys are not supported: use users, or certificates"),
+    "psk_hint": (LEFT_OUT, "pre-shared keys are not supported: use users, or certificates"),
     "queue_qos0_messages": (CHANGED, "messages of QoS 0 are not kept for absent clients"),
     "retain_available": (CHANGED, "retained messages are served"),
     "socket_domain": (NOT_NEEDED, "IPv4 and IPv6"),
@@ -138,7 +138,7 @@ class _MosquittoImport:
         field = f"mqtt{'W' if web else ''}{'s' if web or tls else ''}{'s' if web and tls else ''}"
         head = section.head or Setting(self._path.name, "listener", "")
         if place is None:
-            self._note(head, LEFT_OUT, "it is no TCP port: clients connect over TCP")
+            self._note(head, LEFT_OUT, "it is not a TCP port: clients connect over TCP")
         elif field in made:
             self._note(head, LEFT_OUT, f"the gateway has one listener of a kind, and `{field}` is {made[field]}")
         elif tls and made.get("tls", tls) != tls:
@@ -270,7 +270,7 @@ class _MosquittoImport:
         return made
 
     def _limit(self, setting: Setting, field: str, made: dict[str, int]) -> None:
-        """Take a number; 0 and negative numbers mean that there is no limit."""
+        """Take a number; 0 and negative numbers mean "unlimited"."""
         digits = setting.value.removeprefix("-")
         if not (digits.isascii() and digits.isdigit()):
             self._note(setting, LEFT_OUT, "it is not a number")

@@ -128,7 +128,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def find_file(name: str, beside: Path) -> Path:
-    """Return the file that a setting names. One that is not there is looked for beside the configuration, where a copy
+    """Return the file that a setting names. A missing one is looked for next to the configuration, where a copy
     of another machine's folder has it."""
     there = Path(name) if Path(name).is_absolute() else beside.parent / name
     return there if there.exists() else beside.parent / Path(name).name

@@ -30,7 +30,7 @@ class ImportNote(NamedTuple):
     setting: str
     outcome: ImportOutcome
     words: str = ""
-    """What it became, or why it did not; ends without a full stop."""
+    """Its counterpart, or the reason; ends without a full stop."""
 
     @property
     def row(self) -> dict[str, Any]:
