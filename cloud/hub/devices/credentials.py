@@ -293,7 +293,7 @@ class _Wanted:
                 (made,) = with_secret(user, password, at_s=time.time()).secrets
             except CredentialsError as why:
                 raise InvalidDocument(str(why)) from None
-            each.hashed, each.stored_key, each.server_key = made.argon2, made.keys.stored, made.keys.server
+            each.argon2, each.stored_key, each.server_key = made.hashed, made.keys.stored, made.keys.server
         self.made.scram_salt, self.made.scram_iterations = user.salt, user.iterations
 
     def merged(
