@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from cloud.hub.limits import REGISTRY_ATTEMPTS_MAX, REGISTRY_RETRY_S_MAX
 from cloud.hub.registry.dialects import SqlDialect, dialect_of
 from cloud.hub.registry.location import redact_url
+from cloud.hub.registry.schema import NameType
 from cloud.lake.faults import RegistryError
 
 T = TypeVar("T")
@@ -114,8 +115,14 @@ class Database:
 
 def execute_many(tx: sa.Connection, statement: sa.Update, rows: Sequence[Mapping[str, Any]]) -> None:
     """Run ``tx.execute(statement, rows)`` without SQLAlchemy's processing of values, which takes longer than the
-    database."""
+    database. Only names are encoded."""
     compiled = statement.compile(dialect=tx.dialect)
+    names = {key: bind.type for key, bind in compiled.binds.items() if isinstance(bind.type, NameType)}
+    if names and tx.dialect.name == "postgresql":
+        encoded = (
+            (row, {key: kind.process_bind_param(row[key], tx.dialect) for key, kind in names.items()}) for row in rows
+        )
+        rows = [{**row, **instead} for row, instead in encoded]
     places: Sequence[str] | None = compiled.positiontup
     values = [tuple(map(row.__getitem__, places)) for row in rows] if places is not None else rows
     tx.exec_driver_sql(str(compiled), values)
