@@ -191,12 +191,13 @@ class Committer:
         return await self._loop.run_in_executor(self._executor, query, self._lander.registry)
 
     async def close(self) -> None:
-        """Land and answer everything gathered, and stop. Nothing may be added afterwards."""
+        """Land and answer everything gathered, fold the log of commits, and stop. Nothing may be added afterwards."""
         self._closing = self._loop.create_future()
         if self._release_memory is not None:
             self._release_memory.cancel()
         self._schedule()
         await self._closing
+        await self._loop.run_in_executor(self._executor, self._lander.fold)
 
     # --- figures -------------------------------------------------------------------------------------------------
 
@@ -350,7 +351,7 @@ class Committer:
             if not self._closing.done():  # else shutdown has stopped waiting
                 self._closing.set_result(None)
         else:
-            compacting = self._loop.run_in_executor(self._executor, self._lander.compact)
+            compacting = self._loop.run_in_executor(self._executor, self._lander.tidy)
             compacting.add_done_callback(self._compacted)
             self._release_surplus()
             self._urgent = self._urgent or self._queue.urgent

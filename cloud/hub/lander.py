@@ -23,9 +23,10 @@ from cloud.hub.groups import (
     Manifest,
     QueueEntry,
 )
+from cloud.hub.limits import FOLD_EVERY_S, FOLD_RANGES_MAX
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
-from cloud.lake.faults import CannotLand, ContentError, LakeError
+from cloud.lake.faults import CannotLand, ContentError, LakeError, RegistryError
 from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, UnreadableContent
 from cloud.lake.limits import LANDING_S_MAX
@@ -50,6 +51,7 @@ class Lander:
         self.registry = registry
         self._landing = landing
         self._clock = clock
+        self._folded_s = clock()
 
     def land(self, group: LandingGroup, now_us: int) -> GroupReport:
         """Land all entries that can land, and set the outcome of each landed entry."""
@@ -69,14 +71,25 @@ class Lander:
         report.versions = dict(self._landing.versions)
         return report
 
-    def compact(self) -> int:
-        """Compact small files between two landings; return their number. A failure is retried when there are more
-        files."""
+    def tidy(self) -> int:
+        """Work between two landings: fold the log of commits if that is due, and compact small files; return their
+        number. A failure is retried when there is more to do."""
+        landed = self.registry.commits.landed_since_fold
+        if landed and (landed >= FOLD_RANGES_MAX or self._clock() - self._folded_s >= FOLD_EVERY_S):
+            self.fold()
         try:
             return self._landing.compact()
         except LakeError as error:
             log.warning("compaction of the lake failed: %s", error)
             return 0
+
+    def fold(self) -> None:
+        """Fold the log of commits. After a failure the next fold takes them, here or at another hub."""
+        self._folded_s = self._clock()
+        try:
+            self.registry.commits.fold()
+        except RegistryError as error:
+            log.warning("the log of commits cannot be folded now: %s", error)
 
     @contextmanager
     def _attempt(self, entries: Sequence[QueueEntry], report: GroupReport) -> Iterator[None]:

@@ -88,6 +88,14 @@ STATEMENTS_MAX = 10_000
 SEEN_EVERY_S = 10.0
 """Interval of writing last-seen times to the registry, in one transaction."""
 
+FOLD_EVERY_S = 60.0
+"""Interval of folding the log of commits into the rows of gateways, marks and lineages; a landing writes one row for
+all its gateways. The list of gateways at other hubs shows landed messages that much later."""
+
+FOLD_RANGES_MAX = 50_000
+"""Ranges in the log of a hub that are folded at once (0.5 s): a takeover of its gateways folds them too, and must not
+take longer."""
+
 PRESENCE_EVERY_S = 1.0
 """Interval of writing connects and disconnects to the registry, in one transaction."""
 

@@ -1,35 +1,27 @@
-"""Commits of the lake: prepared, confirmed or forgotten."""
+"""Commits of the lake: prepared, landed, folded or forgotten."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.registry.commit_states import CONFIRMED, FORGOTTEN, LEDGER, PREPARED
-from cloud.hub.registry.database import Database, execute_many
+from cloud.hub.registry.commit_states import FORGOTTEN, PREPARED, TELEMETRY
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lake_check import CommitSeries, LakeCheck, known_in_ledger
-from cloud.hub.registry.lineages import Lineages, Reached
-from cloud.hub.registry.marks import GatewayMarks, Marks
-from cloud.hub.registry.packing import pack_checked, unpack_ranges
-from cloud.hub.registry.schema import commits, gateways, ledgered, writers
+from cloud.hub.registry.marks import GatewayMarks, Marks, read_marks
+from cloud.hub.registry.packing import pack_checked
+from cloud.hub.registry.reached import Reached, pack_reached, raise_minimum_ends, unpack_reached
+from cloud.hub.registry.schema import commits, ledgered, writers
+from cloud.hub.registry.unfolded import OpenCommit, UnfoldedCommits, gateways_of
 from cloud.hub.registry.writer import RegistryWriter
-from cloud.lake.commits import GatewayStore, Prepared
+from cloud.lake.commits import Prepared
 from cloud.lake.faults import CommitSettled, LakeError, RegistryError, StreamDamaged, StreamElsewhere
 from cloud.lake.lake import LandingLake
-from cloud.lake.limits import COMMITS_KEPT
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
-
-_COUNT: Final = (
-    gateways.update()
-    .where(gateways.c.tenant == sa.bindparam("whose"), gateways.c.name == sa.bindparam("called"))
-    .values(landed=gateways.c.landed + sa.bindparam("more"))
-)
 
 
 class RegistryCommits:
@@ -37,14 +29,21 @@ class RegistryCommits:
     writer and table."""
 
     def __init__(
-        self, database: Database, registry_id: str, writer: RegistryWriter, generations: Generations, lineages: Lineages
+        self,
+        database: Database,
+        registry_id: str,
+        writer: RegistryWriter,
+        generations: Generations,
+        unfolded: UnfoldedCommits,
     ) -> None:
         self._database = database
         self._check = LakeCheck(database, registry_id, writer)
         self._writer = writer
         self._generations = generations
-        self._lineages = lineages
+        self._unfolded = unfolded
         self._marks = Marks(database, generations)
+        self.landed_since_fold = 0
+        """Ranges that have landed here since the last fold."""
         mine = sa.select(commits.c.table_name, sa.func.max(commits.c.id)).where(commits.c.writer == writer.id)
         rows = database.transaction(lambda tx: tx.execute(mine.group_by(commits.c.table_name)).all())
         self._last: dict[str, int] = {row[0]: row[1] for row in rows}
@@ -103,11 +102,24 @@ class RegistryCommits:
             self._run_check()
         found = self._database.transaction(self._unresolved)
         self._marks.forget()  # another hub may have confirmed a commit of this one since
+        self.landed_since_fold = 0
         return found
 
     def _unresolved(self, tx: sa.Connection) -> Sequence[Prepared]:
         self._writer.require(tx)
-        return _prepared(tx, commits.c.writer.in_(sorted(self._writer.own)))
+        mine = self._unfolded.of_writers(tx, self._writer.own)
+        self._unfolded.fold(tx, mine)
+        return self._unfolded.prepared(tx, [each for each in mine if each.version is None])
+
+    def fold(self) -> None:
+        """Fold the landed commits of this hub. Raises `RegistryError`; then the next fold takes them."""
+
+        def work(tx: sa.Connection) -> None:
+            self._writer.require(tx)
+            self._unfolded.fold(tx, self._unfolded.of_writers(tx, self._writer.own))
+
+        self._database.transaction(work)
+        self.landed_since_fold = 0
 
     def take_over(self, gateways: Iterable[Key]) -> Sequence[Prepared]:
         if self._check.is_due:
@@ -121,27 +133,36 @@ class RegistryCommits:
         return self._database.transaction(lambda tx: self._take_over(tx, new)) if new else []
 
     def _take_over(self, tx: sa.Connection, new: set[Key]) -> Sequence[Prepared]:
-        """Return the open commits of other hubs of this lake that name one of the gateways; load marks if there are
-        none.
+        """Return the open commits of other hubs of this lake that name one of the gateways and may not have landed.
+        If there are none, fold the landed ones, and load the marks.
 
         No hub can prepare another one: the connection to this hub has a later generation. A gateway named by a commit
         in another lake is not loaded, because its marks are not known before that lake was looked at.
         """
         self._check.require()
-        others = self._open_elsewhere(tx, new)
+        named = self._unfolded.naming(tx, new)
+        others = self._unknown_elsewhere(named)
         of_lake = self._writer.others_of_lake(tx) if others else set()
-        found = [prepared for prepared in others if prepared.writer in of_lake]
-        if not found:
-            self._marks.load(tx, new.difference(*map(_gateways_of, others)))
-        return found
+        found = [each for each in others if each.writer in of_lake]
+        if found:
+            return self._unfolded.prepared(tx, found)
+        self._unfolded.fold(tx, _landed(named))
+        elsewhere = (gateways_of(each.ranges) for each in self._unfolded.prepared(tx, others))
+        self._marks.load(tx, new.difference(*elsewhere))
+        return []
+
+    def _unknown_elsewhere(self, named: Iterable[OpenCommit]) -> list[OpenCommit]:
+        """Return those of other hubs with an unknown outcome."""
+        return [each for each in named if each.version is None and each.writer not in self._writer.own]
 
     # --- marks ------------------------------------------------------------------------------------------------------
 
     def landed(self, stream: SequenceStream) -> SequenceSet:
-        known = self._marks.known((stream.tenant, stream.gateway))
+        key = stream.tenant, stream.gateway
+        known = self._marks.known(key)
         if known is None:
             try:
-                known = self.marks(stream.tenant, stream.gateway)
+                known = self._database.transaction(lambda tx: self._load(tx, key))
             except LandingElsewhere as error:
                 raise StreamElsewhere(stream, str(error)) from None
         why = known.unknown_reason(stream)
@@ -156,30 +177,48 @@ class RegistryCommits:
                 self._run_check()
             except LakeError as error:
                 raise RegistryError(f"the registry cannot be compared with the lake: {error}") from error
-        return self._database.transaction(lambda tx: self._load(tx, (tenant, gateway)))
+        return self._database.transaction(lambda tx: self._view(tx, (tenant, gateway)))
+
+    def _view(self, tx: sa.Connection, key: Key) -> GatewayMarks:
+        """Return the marks of a gateway at any hub."""
+        here = self._marks.known(key) if self._is_here(tx, key) else None
+        return self._read(tx, key) if here is None else here
+
+    def _is_here(self, tx: sa.Connection, key: Key) -> bool:
+        return self._generations.of(key) is not None and not self._generations.moved(tx, {key})
 
     def _load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
-        """Load the marks of a gateway. If it came from another hub, they are stable once nothing of it is landing
-        there: nothing more can be prepared there."""
+        """Return the marks of a gateway, and cache them if it is connected here. If it came from another hub, they are
+        stable once nothing of it is landing there: nothing more can be prepared there."""
         known = self._marks.known(key)
-        if known is None:
-            self._check.require()
-            self._require_none_elsewhere(tx, {key})
-            known = self._marks.load(tx, [key])[key]
-        return known
+        if known is not None:
+            return known
+        self._check.require()
+        if not self._is_here(tx, key):
+            return self._read(tx, key)
+        named = self._unfolded.naming(tx, {key})
+        self._require_none_elsewhere(tx, named, {key})
+        self._unfolded.fold(tx, _landed(named))
+        return self._marks.load(tx, [key])[key]
 
-    def _require_none_elsewhere(self, tx: sa.Connection, who: set[Key]) -> None:
-        """Check that no other hub has prepared commits of these gateways. Raises `LandingElsewhere`."""
-        for prepared in self._open_elsewhere(tx, who):
-            raise LandingElsewhere(
-                f"the hub with writer id {prepared.writer} has an unfinished landing of gateway "
-                f"{min(_gateways_of(prepared) & who)[1]}; start that hub to finish it"
-            )
+    def _read(self, tx: sa.Connection, key: Key) -> GatewayMarks:
+        """Return the marks of a gateway by its rows and the commits that are not folded yet; change nothing."""
+        named = self._unfolded.naming(tx, {key})
+        self._require_none_elsewhere(tx, named, {key})
+        found = read_marks(tx, {key})[key]
+        for prepared in self._unfolded.prepared(tx, _landed(named)):
+            if prepared.table == TELEMETRY:
+                found.add(moved for moved in prepared.ranges if (moved.tenant, moved.gateway) == key)
+        return found
 
-    def _open_elsewhere(self, tx: sa.Connection, who: set[Key]) -> list[Prepared]:
-        """Return the prepared commits of other hubs that name one of these gateways."""
-        others = _prepared(tx, commits.c.writer.not_in(sorted(self._writer.own)))
-        return [prepared for prepared in others if _gateways_of(prepared) & who]
+    def _require_none_elsewhere(self, tx: sa.Connection, named: Iterable[OpenCommit], who: set[Key]) -> None:
+        """Check that no other hub has a commit of these gateways with an unknown outcome. Raises `LandingElsewhere`."""
+        for prepared in self._unfolded.prepared(tx, self._unknown_elsewhere(named)):
+            if names := gateways_of(prepared.ranges) & who:
+                raise LandingElsewhere(
+                    f"the hub with writer id {prepared.writer} has an unfinished landing of gateway "
+                    f"{min(names)[1]}; start that hub to finish it"
+                )
 
     def restore(self, tenant: str, gateway: str, landed: Mapping[SequenceStream, SequenceSet]) -> None:
         def work(tx: sa.Connection) -> dict[SequenceStream, SequenceSet]:
@@ -194,7 +233,8 @@ class RegistryCommits:
         asked = list(ranges)
 
         def work(tx: sa.Connection) -> set[SequenceRange]:
-            self._require_none_elsewhere(tx, {(moved.tenant, moved.gateway) for moved in asked})
+            who = gateways_of(asked)
+            self._require_none_elsewhere(tx, self._unfolded.naming(tx, who), who)
             return known_in_ledger(tx, asked)
 
         return self._database.transaction(work)
@@ -213,86 +253,66 @@ class RegistryCommits:
     ) -> Prepared:
         prepared = Prepared(self._writer.id, table, self._last.get(table, 0) + 1, ranges)
         self._last[table] = prepared.commit  # also if the transaction fails: it may have happened
-        whole = self._database.transaction(lambda tx: self._prepare(tx, prepared, rows, reached or {}))
-        self._lineages.remember(whole)
+        self._database.transaction(lambda tx: self._prepare(tx, prepared, rows, reached or {}))
         return prepared
 
-    def _prepare(
-        self, tx: sa.Connection, prepared: Prepared, rows: int, reached: Reached
-    ) -> dict[GatewayStore, dict[int, int]]:
-        self._writer.require(tx)
+    def _prepare(self, tx: sa.Connection, prepared: Prepared, rows: int, reached: Reached) -> None:
+        """Record a commit: two statements, whatever the number of gateways."""
         self._check.require()
-        moved = self._generations.moved(tx, {(moved.tenant, moved.gateway) for moved in prepared.ranges})
+        who = gateways_of(prepared.ranges) | {(store.tenant, store.gateway) for store in reached}
+        moved = self._generations.moved(tx, who)
         if moved:
             names = ", ".join(sorted(name for _, name in moved)[:3])
             raise GatewaysMoved(f"gateways have connected to another hub: {names}")
-        whole = self._lineages.raise_minimum_ends(tx, reached)
-        tx.execute(
-            commits.insert().values(
-                writer=prepared.writer,
-                table_name=prepared.table,
-                id=prepared.commit,
-                state=PREPARED,
-                rows=rows,
-                ranges=pack_checked(prepared.ranges),
-            )
-        )
-        return whole
+        row = {
+            commits.c.writer: prepared.writer,
+            commits.c.table_name: prepared.table,
+            commits.c.id: prepared.commit,
+            commits.c.state: PREPARED,
+            commits.c.rows: rows,
+            commits.c.ranges: pack_checked(prepared.ranges),
+            commits.c.reached: pack_reached(reached),
+        }
+        values = sa.select(*(sa.literal(value, column.type) for column, value in row.items()))
+        insert = commits.insert().from_select(list(row), values.where(self._writer.is_latest))
+        if tx.execute(insert.execution_options(preserve_rowcount=True)).rowcount != 1:
+            self._writer.require(tx)
 
     def confirm(self, prepared: Prepared, version: int) -> None:
-        self._marks.remember(self._database.transaction(lambda tx: self._confirm(tx, prepared, version)))
+        own = prepared.writer in self._writer.own and prepared.table == TELEMETRY
+        self._database.transaction(lambda tx: self._confirm(tx, prepared, version, fold=not own))
+        if own:
+            self._marks.remember(prepared.ranges)
+            self.landed_since_fold += len(prepared.ranges)
 
-    def _confirm(self, tx: sa.Connection, prepared: Prepared, version: int) -> dict[SequenceStream, SequenceSet]:
-        self._writer.require(tx)
-        changed: dict[SequenceStream, SequenceSet] = {}
-        if prepared.table != LEDGER:
-            changed = self._marks.add(tx, prepared.ranges, cached=prepared.writer in self._writer.own)
-            _count(tx, prepared.ranges)
-        elif prepared.ranges:
-            tx.execute(ledgered.insert(), [moved._asdict() for moved in prepared.ranges])
-        done = commits.update().where(_row_of(prepared), commits.c.state == PREPARED)
-        if tx.execute(done.values(state=CONFIRMED, version=version, ranges=b"")).rowcount != 1:
+    def _confirm(self, tx: sa.Connection, prepared: Prepared, version: int, *, fold: bool) -> None:
+        """Record that a commit has landed: one statement, and more if it is folded at once."""
+        still = _row_of(prepared) & (commits.c.state == PREPARED) & commits.c.version.is_(None)
+        done = tx.execute(commits.update().where(still, self._writer.is_latest).values(version=version))
+        if done.rowcount != 1:
+            self._writer.require(tx)
             raise CommitSettled(f"another hub has settled commit {prepared.commit} of table {prepared.table}")
-        older = (commits.c.state != PREPARED) & (commits.c.id <= prepared.commit - COMMITS_KEPT)
-        tx.execute(commits.delete().where(*_of_table(prepared), older))
-        return changed
+        if fold:
+            self._unfolded.fold(tx, [OpenCommit(*prepared[:3], version)])
 
     def forget(self, prepared: Prepared) -> None:
         def work(tx: sa.Connection) -> None:
             self._writer.require(tx)
-            still = _row_of(prepared) & (commits.c.state == PREPARED)
-            tx.execute(commits.update().where(still).values(state=FORGOTTEN, ranges=b""))
+            still = _row_of(prepared) & (commits.c.state == PREPARED) & commits.c.version.is_(None)
+            found = tx.execute(sa.select(commits.c.reached).where(still)).one_or_none()
+            if found is not None:
+                raise_minimum_ends(tx, [unpack_reached(found.reached, prepared.commit)])
+            tx.execute(commits.update().where(still).values(state=FORGOTTEN, ranges=b"", reached=None))
 
         self._database.transaction(work)
         if prepared.writer in self._writer.own:
             self._check.repeat()  # another hub may have fenced the next ones too
 
 
-def _prepared(tx: sa.Connection, of: sa.ColumnElement[bool]) -> list[Prepared]:
-    """Return the prepared commits, the oldest first."""
-    columns = (commits.c.writer, commits.c.table_name, commits.c.id, commits.c.ranges)
-    query = sa.select(*columns).where(of, commits.c.state == PREPARED)
-    rows = tx.execute(query.order_by(commits.c.writer, commits.c.table_name, commits.c.id)).all()
-    return [Prepared(*row[:3], unpack_ranges(row[3], row[1], row[2])) for row in rows]
-
-
-def _gateways_of(prepared: Prepared) -> set[Key]:
-    return {(moved.tenant, moved.gateway) for moved in prepared.ranges}
-
-
-def _of_table(prepared: Prepared) -> tuple[sa.ColumnElement[bool], ...]:
-    return commits.c.writer == prepared.writer, commits.c.table_name == prepared.table
+def _landed(named: Iterable[OpenCommit]) -> list[OpenCommit]:
+    return [each for each in named if each.version is not None]
 
 
 def _row_of(prepared: Prepared) -> sa.ColumnElement[bool]:
-    return sa.and_(*_of_table(prepared), commits.c.id == prepared.commit)
-
-
-def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
-    """Add landed messages to the totals of their gateways."""
-    rows: Counter[Key] = Counter()
-    for moved in ranges:
-        rows[moved.tenant, moved.gateway] += moved.last - moved.first + 1
-    if rows:
-        more = [{"whose": tenant, "called": name, "more": messages} for (tenant, name), messages in rows.items()]
-        execute_many(tx, _COUNT, more)
+    of_table = (commits.c.writer == prepared.writer, commits.c.table_name == prepared.table)
+    return sa.and_(*of_table, commits.c.id == prepared.commit)

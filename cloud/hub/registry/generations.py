@@ -12,7 +12,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.registry.schema import PARAMETERS_MAX, gateways
+from cloud.hub.registry.keys import key_rows
+from cloud.hub.registry.schema import gateways
 from cloud.hub.registry.writer import RegistryWriter
 
 
@@ -50,14 +51,11 @@ class GatewayConnection(NamedTuple):
 
 def connections_of(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, GatewayConnection]:
     """Return the newest connection of each known gateway."""
-    names = sorted(set(who))
-    found: dict[Key, GatewayConnection] = {}
+    mine = key_rows(tx, who)
+    named = mine.join(gateways, (gateways.c.tenant == mine.c.tenant) & (gateways.c.name == mine.c.name))
     columns = (gateways.c.tenant, gateways.c.name, gateways.c.generation, gateways.c.writer)
-    for start in range(0, len(names), PARAMETERS_MAX // 2):
-        part = names[start : start + PARAMETERS_MAX // 2]
-        rows = tx.execute(sa.select(*columns).where(sa.tuple_(gateways.c.tenant, gateways.c.name).in_(part)))
-        found.update({(row.tenant, row.name): GatewayConnection(row.generation, row.writer) for row in rows})
-    return found
+    rows = tx.execute(sa.select(*columns).select_from(named))
+    return {(row.tenant, row.name): GatewayConnection(row.generation, row.writer) for row in rows}
 
 
 def current_generations(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.generations import Generations
-from cloud.hub.registry.schema import PARAMETERS_MAX, marks
+from cloud.hub.registry.keys import key_rows
+from cloud.hub.registry.schema import marks
 from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
 
@@ -48,6 +49,13 @@ class GatewayMarks:
         if stream in self.landed or not self.damage:
             return None
         return self.damage.get(stream) or next(iter(self.damage.values()))
+
+    def add(self, ranges: Iterable[SequenceRange]) -> None:
+        """Add ranges that have landed, in order. Rows of damaged streams are rebuilt from the lake."""
+        for moved in ranges:
+            stream = moved.stream
+            if self.unknown_reason(stream) is None:
+                self.landed.setdefault(stream, SequenceSet()).add(moved.first, moved.last, HOLES_MAX)
 
 
 class _Loaded(NamedTuple):
@@ -83,49 +91,18 @@ class Marks:
         return found
 
     def load(self, tx: sa.Connection, keys: Collection[Key]) -> Mapping[Key, GatewayMarks]:
-        """Read the marks of gateways, and cache them."""
-        found = _read(tx, keys)
+        """Read the marks of gateways, and cache them. No open commit may name one of them."""
+        found = read_marks(tx, keys)
         for key, marks_of_gateway in found.items():
             self.keep(key, marks_of_gateway)
         return found
 
-    def add(
-        self, tx: sa.Connection, ranges: Sequence[SequenceRange], *, cached: bool
-    ) -> dict[SequenceStream, SequenceSet]:
-        """Store that these ranges have landed; return what `remember` gets after the commit.
-
-        `cached`: False reads the rows again, because another hub may have changed them.
-        """
-        changed: dict[SequenceStream, SequenceSet] = {}
-        new: set[SequenceStream] = set()
-        read = _read(tx, {_gateway_of(each) for each in ranges if not (cached and self.known(_gateway_of(each)))})
+    def remember(self, ranges: Sequence[SequenceRange]) -> None:
+        """Add ranges that have landed to the cached marks, after a successful transaction."""
         for key, of_gateway in groupby(ranges, key=_gateway_of):
-            known = read[key] if key in read else self._loaded[key].marks
-            for moved in of_gateway:
-                stream = moved.stream
-                landed = changed.get(stream)
-                if landed is None:
-                    if known.unknown_reason(stream) is not None:
-                        continue  # its row will be rebuilt from the lake
-                    before = known.landed.get(stream)
-                    if before is None:
-                        new.add(stream)
-                    landed = changed[stream] = SequenceSet() if before is None else before.copy()
-                landed.add(moved.first, moved.last, HOLES_MAX)  # closed holes are in the ledger: see `Landing.land`
-        inserts = [_row(stream, changed[stream]) for stream in new]
-        updates = [_row(stream, changed[stream], _AT) for stream in changed if stream not in new]
-        if inserts:
-            tx.execute(marks.insert(), inserts)
-        if updates:
-            execute_many(tx, _UPDATE, updates)
-        return changed
-
-    def remember(self, changed: Mapping[SequenceStream, SequenceSet]) -> None:
-        """Update the cache after a successful transaction."""
-        for key, of_gateway in groupby(changed, key=_gateway_of):
-            known = self.known(key)
-            if known is not None:
-                known.landed |= {stream: changed[stream] for stream in of_gateway}
+            loaded = self._loaded.get(key)
+            if loaded is not None:
+                loaded.marks.add(of_gateway)
 
     @staticmethod
     def mark_unusable(tx: sa.Connection, there: Collection[Key]) -> None:
@@ -159,23 +136,50 @@ def _gateway_of(entry: SequenceStream | SequenceRange) -> Key:
     return entry[:2]
 
 
-def _read(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, GatewayMarks]:
-    """Return the marks of gateways; those of a gateway without a row are empty."""
+def add_landed(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
+    """Add landed ranges to the rows of their streams, in order."""
+    changed: dict[SequenceStream, SequenceSet] = {}
+    new: set[SequenceStream] = set()
+    read = read_marks(tx, {_gateway_of(each) for each in ranges})
+    for moved in ranges:
+        stream = moved.stream
+        landed = changed.get(stream)
+        if landed is None:
+            known = read[_gateway_of(moved)]
+            if known.unknown_reason(stream) is not None:
+                continue  # its row will be rebuilt from the lake
+            landed = known.landed.get(stream)
+            if landed is None:
+                new.add(stream)
+                landed = SequenceSet()
+            changed[stream] = landed
+        landed.add(moved.first, moved.last, HOLES_MAX)  # closed holes are in the ledger: see `Landing.land`
+    inserts = [_row(stream, changed[stream]) for stream in new]
+    updates = [_row(stream, changed[stream], _AT) for stream in changed if stream not in new]
+    if inserts:
+        tx.execute(marks.insert(), inserts)
+    if updates:
+        execute_many(tx, _UPDATE, updates)
+
+
+def read_marks(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, GatewayMarks]:
+    """Return the marks of gateways in their rows; those of a gateway without a row are empty."""
     found = {key: GatewayMarks() for key in keys}
-    names = sorted(found)
-    for start in range(0, len(names), PARAMETERS_MAX // 2):
-        part = names[start : start + PARAMETERS_MAX // 2]
-        for row in tx.execute(sa.select(marks).where(sa.tuple_(marks.c.tenant, marks.c.gateway).in_(part))).all():
-            known = found[row.tenant, row.gateway]
-            stream = SequenceStream(row.tenant, row.gateway, row.epoch, row.address)
-            if row.checksum == NO_CHECKSUM:
-                known.damage[stream] = "the registry was an older copy"
-                continue
-            try:
-                known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum, row.closed)
-            except MarkDamaged as error:
-                log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, row.gateway, error)  # noqa: TRY400
-                known.damage[stream] = str(error)
+    if not found:
+        return found
+    mine = key_rows(tx, found)
+    named = mine.join(marks, (marks.c.tenant == mine.c.tenant) & (marks.c.gateway == mine.c.name))
+    for row in tx.execute(sa.select(marks).select_from(named)).all():
+        known = found[row.tenant, row.gateway]
+        stream = SequenceStream(row.tenant, row.gateway, row.epoch, row.address)
+        if row.checksum == NO_CHECKSUM:
+            known.damage[stream] = "the registry was an older copy"
+            continue
+        try:
+            known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum, row.closed)
+        except MarkDamaged as error:
+            log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, row.gateway, error)  # noqa: TRY400
+            known.damage[stream] = str(error)
     return found
 
 

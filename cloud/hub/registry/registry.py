@@ -10,6 +10,7 @@ from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.request_keys import RequestKeys
+from cloud.hub.registry.unfolded import UnfoldedCommits
 from cloud.hub.registry.usage import TenantUsage
 from cloud.hub.registry.views import SavedViews
 from cloud.hub.registry.writer import RegistryWriter
@@ -32,8 +33,9 @@ class Registry:
             self.views = SavedViews(self._database)
             self.request_keys = RequestKeys(self._database)
             self.usage = TenantUsage(self._database)
-            self.lineages = Lineages(self._database)
-            self.commits = RegistryCommits(self._database, self.registry_id, writer, generations, self.lineages)
+            unfolded = UnfoldedCommits(self._database)
+            self.lineages = Lineages(self._database, unfolded)
+            self.commits = RegistryCommits(self._database, self.registry_id, writer, generations, unfolded)
         except BaseException:
             self._database.close()
             raise

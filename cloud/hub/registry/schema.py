@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 18
+SCHEMA_VERSION = 19
 """Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
@@ -127,6 +127,8 @@ commits = sa.Table(
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=True),
     sa.Column("moves", sa.LargeBinary, key="ranges", nullable=False),
+    sa.Column("reached", sa.LargeBinary, nullable=True),
+    sa.Index("commits_state", "state"),
 )
 tokens = sa.Table(
     "tokens",

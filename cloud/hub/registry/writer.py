@@ -53,6 +53,12 @@ class RegistryWriter:
         found = tx.execute(sa.select(writers.c.id).where(writers.c.lake == self.lake)).scalars()
         return set(found) - self.own if self.lake is not None else set()
 
+    @property
+    def is_latest(self) -> sa.ColumnElement[bool]:
+        """Condition of a statement: this start is the latest one. Where it does not hold, `require` says why."""
+        found = sa.select(writers.c.starts).where(writers.c.id == self.id).scalar_subquery()
+        return found == self._starts
+
     def require(self, tx: sa.Connection) -> None:
         """Check that this start is the latest one, in each transaction about commits. Raises `WriterReplaced`."""
         found = tx.execute(sa.select(writers.c.starts).where(writers.c.id == self.id)).scalar_one_or_none()

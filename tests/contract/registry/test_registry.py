@@ -459,7 +459,7 @@ class TestLineages:
         assert here.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 99}, {7: 99}])) == "1"
 
     def test_stored_logs_are_bounded(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("cloud.hub.registry.lineages.LOGS_KEPT", 3)
+        monkeypatch.setattr("cloud.hub.registry.reached.LOGS_KEPT", 3)
         registry = place.open()
         registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"]))
         for log in range(5):

@@ -22,11 +22,15 @@ from typing import Any, Final, TypeVar
 from unittest import mock
 from weakref import WeakKeyDictionary
 
+import sqlalchemy as sa
+
 from cloud.hub.groups import GatewaySession, Key, LandingGroup, Presence, QueueEntry
 from cloud.hub.lander import Lander
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
+from cloud.hub.registry.schema import gateways
+from cloud.hub.registry.unfolded import UnfoldedCommits
 from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from tests.simulation.replicas.gateways import SimulatedGateway
@@ -43,6 +47,8 @@ FINAL_TURNS: Final = 4_000
 """Turns within which everything is answered once the faults have ended."""
 AWAY_SHARE: Final = 0.7
 """Share of operations on the lake that fail while it is away."""
+FOLDING_SHARE: Final = 0.3
+"""Share of landings after which a hub folds its log of commits; it may be killed, or lose a gateway, around that."""
 FAILURE_SHARE: Final = 0.05
 """Share of operations on lake and registry that fail."""
 COPY_SHARE: Final = 0.08
@@ -113,6 +119,8 @@ class Replica:
             return
         self._queue, self._presence = [], {}
         lander.land(group, 1)
+        if self._world.random.random() < FOLDING_SHARE:
+            lander.fold()
         for entry in group.entries:
             if entry.verdict is not None:
                 entry.answer(entry.verdict, entry.words)
@@ -215,7 +223,10 @@ class World:
 
     def _open_commits(self) -> bool:
         with contextlib.closing(sqlite3.connect(self._file)) as database:
-            return database.execute("SELECT 1 FROM commits WHERE state = 'prepared'").fetchone() is not None
+            return (
+                database.execute("SELECT 1 FROM commits WHERE state = 'prepared' AND version IS NULL").fetchone()
+                is not None
+            )
 
     def _end(self) -> None:
         """Let the hubs that are not standing still land everything; one may stand still for good."""
@@ -280,6 +291,8 @@ class World:
         for rows in self.tables.rows("ledger"):
             first = rows.column("first_sequence").to_pylist()
             explained.update(zip(rows.column("gateway").to_pylist(), first, strict=True))
+        if not self.restored:
+            wrong += self._wrong_totals(Counter(name for name, _ in landed.elements()))
         for gateway in self.gateways:
             if gateway.unanswered:
                 wrong.append(f"{gateway.name}: {gateway.unanswered} of {gateway.made} have no answer")
@@ -292,6 +305,29 @@ class World:
                 wrong += [f"{gateway.name}: {lost} acknowledged and not in the {name}"] if lost else []
                 wrong += [f"{gateway.name}: {sorted(twice)} in the {name} twice"] if twice else []
         return wrong
+
+    def _wrong_totals(self, landed: Counter[str]) -> list[str]:
+        """Compare the registry's totals with the lake, after everything that is known to have landed is folded."""
+        database = Database(self.url)
+        unfolded, keys = UnfoldedCommits(database), [gateway.key for gateway in self.gateways]
+
+        def work(tx: sa.Connection) -> tuple[dict[str, int], Counter[str]]:
+            unfolded.fold(tx, [each for each in unfolded.naming(tx, keys) if each.version is not None])
+            unknown: Counter[str] = Counter()
+            for prepared in unfolded.prepared(tx, unfolded.naming(tx, keys)):
+                for moved in prepared.ranges:
+                    unknown[moved.gateway] += moved.last - moved.first + 1
+            return dict(tuple(row) for row in tx.execute(sa.select(gateways.c.name, gateways.c.landed))), unknown
+
+        try:
+            totals, unknown = database.transaction(work)
+        finally:
+            database.close()
+        return [
+            f"{name}: the registry counts {total} messages, the lake has {landed[name]}"
+            for name, total in totals.items()
+            if not total <= landed[name] <= total + unknown[name]
+        ]
 
     @contextlib.contextmanager
     def _stepwise_transactions(self) -> Iterator[None]:

@@ -46,6 +46,7 @@ class Hub:
         self.landing = Landing(self.lake, self.registry.commits)
 
     def close(self) -> None:
+        self.registry.commits.fold()
         self.registry.close()
 
     def land(self, *batches: ReceivedBatch) -> dict[int, str]:
@@ -123,7 +124,7 @@ def test_unrelated_topic_of_the_gateway_lands_meanwhile(hub: Hub) -> None:
 
 def test_names_on_disk_are_stable(hub: Hub) -> None:
     columns = [row[1] for row in hub.execute("PRAGMA table_info(commits)")]
-    assert columns == ["writer", "table_name", "id", "state", "rows", "version", "moves"]
+    assert columns == ["writer", "table_name", "id", "state", "rows", "version", "moves", "reached"]
 
 
 def test_damage_found_at_confirmation_is_handled(hub: Hub) -> None:
