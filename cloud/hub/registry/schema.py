@@ -612,8 +612,9 @@ def _mark_rollbacks(tx: sa.Connection) -> None:
 
 
 def _copy_commits(tx: sa.Connection) -> None:
-    older = sa.table("commits_before", *(sa.column(c.name) for c in commits.columns if c is not commits.c.writer))
-    columns = [commits.c.writer, *(c for c in commits.columns if c is not commits.c.writer)]
+    kept = [column for column in commits.columns if column.key not in ("writer", "reached")]
+    older = sa.table("commits_before", *(sa.column(column.name) for column in kept))
+    columns = [commits.c.writer, *kept]
     rows = sa.select(sa.literal(OLDER_WRITER), *(older.c[c.name] for c in columns[1:]))
     tx.execute(commits.insert().from_select(columns, rows))
     tx.execute(sa.text("DROP TABLE commits_before"))
