@@ -39,6 +39,7 @@ DEBIAN: Final = {
     "qemu-img": "qemu-utils",
     "qemu-system-aarch64": "qemu-system-arm",
     "rauc": "rauc",
+    "readelf": "binutils",
     "strip": "binutils",
 }
 """Debian package of each program."""

@@ -22,6 +22,7 @@ LICENSES: Final = {
     "gcc-12": "GPL-3.0-or-later WITH GCC-exception-3.1",
     "gcc-14": "GPL-3.0-or-later WITH GCC-exception-3.1",
     "libffi": "MIT",
+    "libzstd": "BSD-3-Clause OR GPL-2.0-only",
     "openssl": "Apache-2.0",
     "python3.11": "PSF-2.0",
     "python3.13": "PSF-2.0",

@@ -33,7 +33,7 @@ RECIPE: Final = "1"
 BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
 """Folder of the kernel with the kinds of programs that have an interpreter."""
 TRIPLET: Final = "aarch64-linux-gnu"
-PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
+PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot", "readelf")
 TAGS: Final = (
     "manylinux_2_36",
     "manylinux_2_34",
@@ -79,7 +79,7 @@ def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
     wanted = _list_packages(release) | find_required("pyinstaller", make_environment(release)) | {"pyinstaller"}
     lock = source.LOCK.read_text()
     root = unpack_python(steps, mirror, fresh=fresh)
-    debian = libraries.find_sources(root, list(libraries.PACKAGES))
+    debian = libraries.find_sources(root, [*libraries.PACKAGES, *libraries.list_needed(root, release.python)])
     wheels = select_entries(lock, wanted - {COMPILED_HERE})
     packages = steps.result(
         "libraries-arm64",

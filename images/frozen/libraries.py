@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from images.errors import ImageError
+from images.programs import run_for_output
 
 PACKAGES: Final = {
     "libbz2": ("libbz2-1.0",),
@@ -22,10 +23,31 @@ PACKAGES: Final = {
     "libssl": ("libssl3t64", "libssl3"),
     "libuuid": ("libuuid1",),
     "libz": ("zlib1g",),
+    "libzstd": ("libzstd1",),
 }
 """Debian package of each library in Debian 13 and 12, by the library's name without versions. dpkg has no record of
 unpacked packages.
 """
+FOLDER: Final = "usr/lib/aarch64-linux-gnu"
+MODULES: Final = ("_bz2", "_ctypes", "_hashlib", "_lzma", "_sqlite3", "_ssl", "_uuid", "pyexpat", "zlib")
+"""Modules of Python that link libraries, of those in a gateway."""
+NOT_TAKEN: Final = {"ld-linux-aarch64", "libc", "libm"}
+"""Libraries that PyInstaller leaves to the system."""
+
+
+def list_needed(root: Path, python: str) -> list[str]:
+    """Return the libraries that Python needs in a root, without versions.
+
+    This takes a second; `list_libraries` knows them after the minutes of a freeze.
+    """
+    modules = root / f"usr/lib/python{python}/lib-dynload"
+    waiting = [root / f"usr/bin/python{python}", *(path for name in MODULES for path in modules.glob(f"{name}.*so"))]
+    found: set[str] = set()
+    while waiting:
+        needed = re.findall(r"\(NEEDED\)[^[]*\[(\S+)\]", run_for_output("readelf", "--dynamic", str(waiting.pop())))
+        waiting += [root / FOLDER / name for name in needed if name not in found and (root / FOLDER / name).is_file()]
+        found.update(needed)
+    return sorted({name.partition(".")[0] for name in found} - NOT_TAKEN)
 
 
 def list_libraries(program: Path) -> list[str]:

@@ -137,6 +137,28 @@ def test_debian_packages_are_found_by_their_libraries(tmp_path: Path) -> None:
             libraries.find_sources(tmp_path, [why])
 
 
+def test_unknown_library_is_reported_before_the_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL of Debian 13 brought a library that the one of Debian 12 does not need."""
+    needs = {
+        "python3.13": ["libz.so.1", "libc.so.6"], "_ssl.cpython-313.so": ["libcrypto.so.3"],
+        "libcrypto.so.3": ["libnew.so.1", "libz.so.1", "ld-linux-aarch64.so.1"], "libz.so.1": ["libcrypto.so.3"],
+    }  # fmt: skip
+    places = ("usr/bin", "usr/lib/python3.13/lib-dynload", libraries.FOLDER, libraries.FOLDER)
+    for place, name in zip(places, needs, strict=True):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / name).touch()
+
+    def said(*words: str) -> str:
+        lines = (f" 0x0000000000000001 (NEEDED)  Shared library: [{name}]" for name in needs[Path(words[-1]).name])
+        return "\n".join(lines)
+
+    monkeypatch.setattr("images.frozen.libraries.run_for_output", said)
+    found = libraries.list_needed(tmp_path, "3.13")
+    assert found == ["libcrypto", "libnew", "libz"]
+    with pytest.raises(ImageError, match="libnew"):
+        libraries.find_sources(tmp_path, found)
+
+
 def test_packages_come_from_the_given_mirror_or_that_of_apt(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Mirror("http://mirror.example/debian").sources("main")
     here, security = "deb http://mirror.example/debian", "deb http://mirror.example/debian-security"
