@@ -40,6 +40,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "diff": LazyCommand("edge.appliance.resource_commands:diff", "Show what `apply` would change.", "edge"),
         "delete": LazyCommand("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
         "user": LazyCommand("edge.appliance.accounts.cli:user", "Manage users: devices and people.", "edge"),
+        "device": LazyCommand("edge.appliance.devices.cli:device", "Add devices, with the settings to paste.", "edge"),
         "problem": LazyCommand("edge.appliance.muting.cli:problem", "Show problems, and mute them.", "edge"),
         "client": LazyCommand("edge.appliance.clients.cli:client", "Show clients, and disconnect them.", "edge"),
         "address": LazyCommand("edge.appliance.addresses.cli:address", "Show addresses with their messages.", "edge"),

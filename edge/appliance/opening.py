@@ -69,7 +69,7 @@ def open_console(data: Path, draws: bool, prints: bool) -> None:
     fragment = _fragment(console.here, data)
     url = f"{console.elsewhere if shows and console.elsewhere is not None else console.here}/{fragment}"
     if draws:
-        _draw(url)
+        draw_code(url)
     if shows or not _opened(url):
         say(url)
     if fragment:
@@ -141,7 +141,7 @@ def _opened(url: str) -> bool:
     return webbrowser.open(url)
 
 
-def _draw(url: str) -> None:
+def draw_code(url: str) -> None:
     """Draw a QR code (ISO/IEC 18004) in the terminal. Raises CommandError."""
     try:
         import segno  # noqa: PLC0415 - for this option only

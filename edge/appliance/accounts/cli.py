@@ -48,7 +48,8 @@ T = TypeVar("T")
 USERS: Final = Listing("user", "name", ("name", "origin", "allow"), ("secrets",), "no users")
 
 
-def _data(function: FC) -> FC:
+def data_option(function: FC) -> FC:
+    """Add the option `--data`."""
     return click.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
@@ -57,7 +58,8 @@ def _data(function: FC) -> FC:
     )(function)
 
 
-def _password(function: FC) -> FC:
+def password_options(function: FC) -> FC:
+    """Add the options of a new password (`read_or_make_password`)."""
     generate = click.option("--generate", is_flag=True, help="Generate a password and print it once (the default).")
     stdin = click.option(
         "--password-stdin",
@@ -79,8 +81,8 @@ def _allow(function: FC) -> FC:
 
 @click.command()
 @click.argument("name")
-@_data
-@_password
+@data_option
+@password_options
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="Usual rights, in addition to --allow.")
 @_allow
 @json_option("user")
@@ -105,11 +107,11 @@ def add(
     A sensor that may also send alarms:
       waypost user add pump7 --data ./gw --profile sensor --allow send:alarm/%u
     """
-    rules = _rules((*PROFILES.get(profile or "", ()), *allowed))
-    password, made = _secret(password_stdin, generate)
+    rules = parse_allowed((*PROFILES.get(profile or "", ()), *allowed))
+    password, made = read_or_make_password(password_stdin, generate)
     of = f"{word(name)} --data {word(data)}"
     try:
-        _with_file(data, lambda file: add_user(file, name, rules, password))
+        with_users(data, lambda file: add_user(file, name, rules, password))
     except UserExists as why:
         step = f"its rights: waypost user allow {of}\na new password: waypost user rotate {of}"
         raise CommandError(str(why), hint=step, error="user-exists") from None
@@ -120,11 +122,11 @@ def add(
 
 
 @click.command("list")
-@_data
+@data_option
 @output_option("user")
 def list_users(data: Path, form: str) -> None:
     """List users with their rights. Passwords are stored as hashes and cannot be shown."""
-    users = list(_with_file(data, lambda file: file.load()).users.values())
+    users = list(with_users(data, lambda file: file.load()).users.values())
     rows = [_described(user) for user in users]
     if form != "table":
         print_listing(
@@ -140,7 +142,7 @@ def list_users(data: Path, form: str) -> None:
 
 @click.command()
 @click.argument("name")
-@_data
+@data_option
 @_allow
 @click.option("--add", "adds", is_flag=True, help="Keep the other rights of the user.")
 @json_option("user")
@@ -150,26 +152,26 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], adds: bool, as_json: 
     \b
       waypost user allow pump7 --data ./gw --add --allow send:alarm/%u
     """
-    rules, change = _rules(allowed), add_rights if adds else replace_rights
-    user = _with_file(data, lambda file: change(file, name, rules))
+    rules, change = parse_allowed(allowed), add_rights if adds else replace_rights
+    user = with_users(data, lambda file: change(file, name, rules))
     document = {"name": name, "allow": rights.format_rights(user.rules)}
     _report(f"{name}: {counted(len(document['allow']), 'right')}", document, None, as_json)
 
 
 @click.command()
 @click.argument("name")
-@_data
+@data_option
 @json_option("user")
 def remove(name: str, data: Path, as_json: JsonOutput | None) -> None:
     """Remove a user. Its connections are closed, and it can no longer log in."""
-    _with_file(data, lambda file: remove_user(file, name))
+    with_users(data, lambda file: remove_user(file, name))
     _report(f"{name}: removed", {"name": name}, None, as_json)
 
 
 @click.command()
 @click.argument("name")
-@_data
-@_password
+@data_option
+@password_options
 @click.option(
     "--overlap", default="1h", show_default=True, help="Time for which the old secrets stay valid: 0s, 90s, 1h, 7d."
 )
@@ -184,9 +186,9 @@ def rotate(
         overlap_s, start_s = values.duration(overlap), values.duration(start_in)
     except ValueError as why:
         raise CommandError(str(why), code=Exit.USAGE, error="invalid-right") from None
-    password, made = _secret(password_stdin, generate)
+    password, made = read_or_make_password(password_stdin, generate)
     ends, not_before = now + start_s + overlap_s, now + start_s if start_s else 0.0
-    _with_file(data, lambda file: rotate_secret(file, name, password, ends_at_s=ends, not_before=not_before))
+    with_users(data, lambda file: rotate_secret(file, name, password, ends_at_s=ends, not_before=not_before))
     _report(f"{name}: new secret; the old ones end {_moment(ends)}", {"name": name, "old_end": ends}, made, as_json)
 
 
@@ -202,7 +204,8 @@ for command in (add, list_users, allow, remove, rotate):
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
+def with_users(data: Path, use: Callable[[CredentialFile], T]) -> T:
+    """Use the credential file of a data directory. Raises CommandError."""
     if not data.is_dir():
         raise CommandError(
             f"data directory {data} not found",
@@ -226,7 +229,7 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
         raise CommandError(str(error), error="users-not-changed") from None
 
 
-def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
+def read_or_make_password(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     """Return the password, and the same again if it was generated and has to be printed."""
     if password_stdin and generate:
         raise click.UsageError("--password-stdin and --generate exclude each other")
@@ -247,7 +250,8 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     return password, None
 
 
-def _rules(allowed: Sequence[str]) -> tuple[AccessRule, ...]:
+def parse_allowed(allowed: Sequence[str]) -> tuple[AccessRule, ...]:
+    """Return the rights of options `--allow`. Raises UsageError."""
     try:
         return rights.parse_rights(allowed)
     except ValueError as why:

@@ -1,0 +1,1 @@
+"""Devices of one gateway, and the settings to paste into them."""
