@@ -289,5 +289,5 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
         "via": found.get("via", []),
         "labels": extension.get("labels", {}),
         "gateways": extension.get("gateways", []),
-        "updated": found["status"]["updated"],
+        "updated": found["status"].get("updated") or found["status"]["created"],
     }

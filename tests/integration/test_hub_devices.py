@@ -29,6 +29,7 @@ from cloud.hub.devices.limits import (
     SEARCH_TERMS_MAX,
     SECRETS_MAX,
 )
+from cloud.hub.devices.subjects import normalize_subject
 from cloud.hub.registry.devices import RegisteredDevices
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
@@ -117,12 +118,14 @@ class TestDevices:
         shown = found.document
         status = shown.pop("status")
         assert shown == {"enabled": True, "ext": {"brand": "ACME"}, "via": ["gw-1"]}
-        assert status["created"] == status["updated"] != "then"
+        assert set(status) == {"created", "last-user"}, "no update yet"
         assert datetime.datetime.fromisoformat(status["created"]).tzinfo is not None
         changed = admin.done("PUT", place, {"enabled": False}, If_Match=made.headers["etag"])
         assert changed.status == 204
         assert changed.headers["etag"] not in (made.headers["etag"], "")
-        assert admin.done("GET", place).document["enabled"] is False
+        after = admin.done("GET", place).document
+        assert after["enabled"] is False
+        assert datetime.datetime.fromisoformat(after["status"]["updated"]).tzinfo is not None
         stale = admin.send("PUT", place, {}, If_Match=made.headers["etag"])
         assert (stale.status, stale.headers["etag"]) == (412, changed.headers["etag"])
         version = changed.headers["etag"].strip('"')
@@ -480,6 +483,63 @@ class TestTenants:
         ]
         for wrong in refused:
             assert admin.send("PUT", "tenants/CA_1", wrong).status == 400, wrong
+
+
+class TestHonoClient:
+    """Requests as the client of Hono's integration tests sends them."""
+
+    def test_credentials_of_every_type(self, admin: RegistryClient) -> None:
+        admin.done("POST", "tenants/HONO", None)
+        admin.done("POST", "devices/HONO/device-1", None)
+        place = "credentials/HONO/device-1"
+        version = admin.done("GET", place).headers["etag"]
+        wanted = [
+            {
+                "type": "hashed-password",
+                "auth-id": "sensor.1",
+                "enabled": True,
+                "ext": {"client-id": "MQTT-client-2384236854"},
+                "secrets": [
+                    {"enabled": True, "pwd-plain": "thePassword", "not-after": "2099-11-29T17:00:00.123456789Z"}
+                ],
+            },
+            {
+                "type": "x509-cert",
+                "auth-id": "emailAddress=foo@bar.com, CN=foo, O=bar",
+                "comment": "non-standard attribute type",
+                "secrets": [{}],
+            },
+            {"type": "psk", "auth-id": "psk-id", "secrets": [{"key": "c2VjcmV0"}]},
+        ]
+        changed = admin.done("PUT", place, wanted, If_Match=version)
+        found = {each["type"]: each for each in admin.done("GET", place).document}
+        assert found["hashed-password"]["ext"] == {"client-id": "MQTT-client-2384236854"}
+        assert found["x509-cert"]["comment"] == "non-standard attribute type"
+        assert found["x509-cert"]["auth-id"] == "1.2.840.113549.1.9.1=foo@bar.com,CN=foo,O=bar"
+        assert all(one["id"] and one["enabled"] for each in found.values() for one in each["secrets"])
+        secret = {"id": found["hashed-password"]["secrets"][0]["id"], "pwd-plain": "other", "comment": "updated"}
+        future = {"pwd-plain": "future", "not-before": "2099-11-29T17:00:00Z"}
+        body = [{"type": "hashed-password", "auth-id": "sensor.1", "secrets": [secret, future]}]
+        assert admin.send("PUT", place, body, If_Match=changed.headers["etag"] + "_other").status == 412
+        admin.done("PUT", place, body, If_Match=changed.headers["etag"])
+        [after] = admin.done("GET", place).document
+        assert [each.get("comment") for each in after["secrets"]] == ["updated", None]
+        assert after["secrets"][0]["id"] == secret["id"]
+
+    def test_another_content_type_is_refused(self, admin: RegistryClient, tenant: str) -> None:
+        form = "application/x-www-form-urlencoded"
+        for method, path in (
+            ("POST", "tenants/FORM"),
+            ("POST", f"devices/{tenant}/form"),
+            ("PUT", f"credentials/{tenant}/form"),
+        ):
+            answer = admin.hub.ask(method, f"/v1/{path}", {}, form)
+            assert answer.status == 400, answer
+            assert answer.document["error"]
+
+    @pytest.mark.parametrize("subject", ["CN=pump,O=ACME", "CN=pump, O=ACME", "cn = pump , o=ACME"])
+    def test_a_subject_has_one_form(self, subject: str) -> None:
+        assert normalize_subject(subject, "auth-id") == "CN=pump,O=ACME"
 
 
 def test_changes_are_in_the_audit_without_secrets(admin: RegistryClient, manager: RegistryClient) -> None:

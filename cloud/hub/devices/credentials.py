@@ -98,6 +98,7 @@ class _Credentials(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     enabled: bool | None = None
     """False: they are refused. Default: true."""
     ext: dict[str, Any] = {}
+    comment: str | None = None
 
 
 class PasswordCredentials(
@@ -179,6 +180,7 @@ class StoredCredentials(msgspec.Struct, kw_only=True, omit_defaults=True):
     auth_id: str
     enabled: bool = True
     ext: dict[str, Any] = {}
+    comment: str | None = None
     scram_salt: bytes = b""
     """Salt of all SCRAM keys."""
     scram_iterations: int = 0
@@ -245,7 +247,12 @@ class _Wanted:
                 raise InvalidDocument("not-before of a secret is not before its not-after")
         kind = str(given.__struct_config__.tag)
         self.made = StoredCredentials(
-            type=kind, auth_id=auth_id, enabled=given.enabled is not False, ext=given.ext, secrets=found
+            type=kind,
+            auth_id=auth_id,
+            enabled=given.enabled is not False,
+            ext=given.ext,
+            comment=given.comment,
+            secrets=found,
         )
         self._named = [each.id is not None for each in given.secrets or ()] or [False]
 
@@ -337,6 +344,8 @@ def _answer(each: StoredCredentials) -> dict[str, Any]:
     shown: dict[str, Any] = {"type": each.type, "auth-id": each.auth_id, "enabled": each.enabled}
     if each.ext:
         shown["ext"] = each.ext
+    if each.comment is not None:
+        shown["comment"] = each.comment
     shown["secrets"] = [
         msgspec.to_builtins(
             DeviceSecret(

@@ -42,13 +42,14 @@ class CommandEndpoint(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
     payload_properties: dict[str, Any] = msgspec.field(name="payload-properties", default={})
 
 
-class EntityStatus(msgspec.Struct, kw_only=True):
+class EntityStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Times of a device or tenant."""
 
     created: str
     """UTC, as ``2026-11-29T17:00:00Z``."""
-    updated: str
-    last_user: str = msgspec.field(name="last-user")
+    updated: str | None = None
+    """Missing before the first change."""
+    last_user: str = msgspec.field(name="last-user", default="")
     """User of the last change."""
 
 
@@ -145,7 +146,8 @@ def device_answer(row: DeviceRow) -> dict[str, Any]:
 
 def status_of(created_us: int, updated_us: int, by: str) -> dict[str, Any]:
     """Return an `EntityStatus`."""
-    status = EntityStatus(created=_time(created_us), updated=_time(updated_us), last_user=by)
+    updated = _time(updated_us) if updated_us != created_us else None
+    status = EntityStatus(created=_time(created_us), updated=updated, last_user=by)
     found: dict[str, Any] = msgspec.to_builtins(status)
     return found
 

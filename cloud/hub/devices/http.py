@@ -40,6 +40,7 @@ from cloud.hub.devices.requests import (
     created_response,
     page_response,
     query_of,
+    read_json,
     tag,
 )
 from cloud.hub.devices.service import DeviceRegistry, DevicesBusy
@@ -54,7 +55,6 @@ from cloud.hub.registry.devices import (
     NewDeviceRow,
     UnknownDevice,
 )
-from edge.broker.http.body import read_body
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
@@ -174,7 +174,7 @@ class _DevicesApi:
         tenant, check = await self._tenants.managed(request, Operation.MANAGE), checking(request)
         name = _device(request)
         note_change(request, subject=f"{tenant.id}/{name}", tenant=tenant.owner)
-        wanted = read_credentials(await read_body(request, CREDENTIALS_BYTES_MAX, "the credentials"))
+        wanted = read_credentials(await read_json(request, CREDENTIALS_BYTES_MAX, "the credentials"))
         note_change(request, after=wanted.shown)
         return changed_response(await self._registry.set_credentials(tenant.id, name, wanted, check))
 
@@ -183,7 +183,7 @@ class _DevicesApi:
     async def _wanted(self, request: Request, tenant: ManagedTenant, name: str) -> NewDeviceRow:
         """Return the device that a request describes."""
         note_change(request, subject=f"{tenant.id}/{name}", tenant=tenant.owner)
-        document, links = read_registration(await read_body(request, DEVICE_BYTES_MAX, "the registration"))
+        document, links = read_registration(await read_json(request, DEVICE_BYTES_MAX, "the registration"))
         note_change(request, after=json.loads(document))
         return NewDeviceRow(tenant.id, name, document, links, self._registry.now_us(), tenant.by)
 

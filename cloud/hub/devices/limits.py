@@ -8,7 +8,7 @@ DEVICE_BYTES_MAX: Final = 16 * 1024
 """Bytes of the registration of a device. Hono's registry takes 2 KiB; a million of the largest are 16 GiB."""
 
 CREDENTIALS_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the credentials of a device in one request: four certificates, and passwords."""
+"""Bytes of the credentials of a device in one request: ten certificates, and passwords."""
 
 TENANT_BYTES_MAX: Final = 256 * 1024
 """Bytes of the document of a tenant: `TRUST_ANCHORS_MAX` authorities with their certificates."""
@@ -26,8 +26,8 @@ of an entry."""
 LINKS_MAX: Final = 100
 """Entries in each of `via`, `viaGroups`, `memberOf` and `authorities`."""
 
-CREDENTIALS_MAX: Final = 4
-"""Credentials of a device: one of each type. Each is a row that gateways have to store too."""
+CREDENTIALS_MAX: Final = 10
+"""Credentials of a device: some of each type. Each is a row that gateways have to store too."""
 
 SECRETS_MAX: Final = 4
 """Secrets of one credential: as many as a user of a gateway may have."""

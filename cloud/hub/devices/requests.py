@@ -27,6 +27,7 @@ from cloud.hub.registry.device_search import FieldFilter, FieldOrder, FieldValue
 from cloud.hub.registry.device_tenants import Check, DeviceTenantRow
 from cloud.hub.scope import Scope, scope_of
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.preconditions import Precondition, precondition_of
 from edge.broker.http.refusal import RequestRefused
@@ -37,6 +38,7 @@ DEVICES: Final = "/v1/devices"
 TENANTS: Final = "/v1/tenants"
 CREDENTIALS: Final = "/v1/credentials"
 _DIGITS_MAX: Final = 10
+_JSON: Final = "application/json"
 _BOOLEANS: Final[Mapping[str, bool | None]] = {"": None, "true": True, "false": False}
 
 
@@ -117,20 +119,26 @@ def tag(revision: int) -> str:
 
 
 def condition_of(request: Request) -> Precondition:
-    """Return the condition of a change. Clients of Hono send its versions without quotes. Raises `RequestRefused`."""
-    given = request.headers.get("if-match", "")
-    if given.strip().isalnum():
-        return Precondition(frozenset((tag_text(given),)), new=False)
-    return precondition_of(request)
+    """Return the condition of a change. To clients of Hono a version is any text: one without quotes is compared as it
+    is, and one that is no entity tag matches nothing."""
+    given = request.headers.get("if-match", "").strip()
+    try:
+        return precondition_of(request)
+    except RequestRefused:
+        return Precondition(frozenset((f'"{given}"',)), new=False)
 
 
-def tag_text(version: str) -> str:
-    """Return the entity tag of a version without quotes."""
-    return f'"{version.strip()}"'
+async def read_json(request: Request, bytes_max: int, what: str) -> bytes:
+    """Read the body of a request, which may be empty. Raises `RequestRefused`, for another content type as Hono
+    does."""
+    body = await read_body(request, bytes_max, what)
+    if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+        raise RequestRefused(400, f"{what} has to be {_JSON}", next_step=f"send the header Content-Type: {_JSON}")
+    return body
 
 
 def checking(request: Request) -> Check:
-    """Return the check of a change against `If-Match`, within its transaction. Raises `RequestRefused`."""
+    """Return the check of a change against `If-Match`, within its transaction."""
     condition = condition_of(request)
     return lambda revision: condition.check(tag(revision) if revision is not None else None)
 

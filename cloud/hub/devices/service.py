@@ -1,4 +1,5 @@
-"""Device registry of a hub on the event loop. The registry work runs in two threads: one changes, one reads.
+"""Device registry of a hub on the event loop. The registry work runs in three threads: one changes, one reads, and one
+searches, as a filter may take seconds.
 
 `open`, later `close`. Long deletions are done in several transactions, the tenant's document last; one that was
 interrupted is continued when it is asked for again.
@@ -94,6 +95,7 @@ class DeviceRegistry:
         """`now_us`: UTC microseconds."""
         self._changing = _Worker("devices", lambda: open_registry(registry).database)
         self._reading = _Worker("devices-reading", lambda: Database(registry, reading=True))
+        self._searching = _Worker("devices-searching", lambda: Database(registry, reading=True))
         self._quotas = quotas
         self._hashing = 0
         """Requests in progress that set credentials."""
@@ -103,9 +105,11 @@ class DeviceRegistry:
         """Open the registry. Raises `RegistryError`."""
         await self._changing.open()
         await self._reading.open()
+        await self._searching.open()
 
     async def close(self) -> None:
         """Close the registry. Idempotent."""
+        await self._searching.close()
         await self._reading.close()
         await self._changing.close()
 
@@ -140,7 +144,8 @@ class DeviceRegistry:
 
     async def search(self, tenant: str, query: SearchQuery) -> FoundDevices:
         """Return a page of the devices of a tenant."""
-        return await self._reading.ask(lambda tables: tables.devices.search(tenant, query))
+        worker = self._reading if query.is_page_by_id else self._searching
+        return await worker.ask(lambda tables: tables.devices.search(tenant, query))
 
     async def add(self, new: NewDeviceRow, owner: str, *, implicit: bool) -> int:
         """Add a device; return its revision. `owner`: of its tenant; `implicit`: add the tenant if it is missing."""

@@ -23,6 +23,18 @@ _PARTS: Final[Mapping[str, x509.ObjectIdentifier]] = {
     "{{subject-ou}}": NameOID.ORGANIZATIONAL_UNIT_NAME,
     "{{subject-o}}": NameOID.ORGANIZATION_NAME,
 }
+_OIDS: Final[Mapping[str, str]] = {
+    "EMAILADDRESS": "1.2.840.113549.1.9.1",
+    "E": "1.2.840.113549.1.9.1",
+    "GIVENNAME": "2.5.4.42",
+    "S": "2.5.4.8",
+    "SERIALNUMBER": "2.5.4.5",
+    "SURNAME": "2.5.4.4",
+    "T": "2.5.4.12",
+}
+"""Attribute types that other programs write by name, and RFC 4514 by number."""
+_TYPE: Final = re.compile(r"(^|(?<!\\)[,+])\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*")
+_SPACE_BEFORE: Final = re.compile(r"(?<!\\)\s+(?=[,+])")
 _PLACEHOLDER: Final = re.compile(r"\{\{[^{}]*\}\}")
 
 
@@ -74,10 +86,16 @@ def normalize_subject(text: str, what: str) -> str:
     if len(text) > AUTH_ID_CHARACTERS_MAX:
         raise InvalidDocument(f"{what} is longer than {AUTH_ID_CHARACTERS_MAX} characters")
     try:
-        found = x509.Name.from_rfc4514_string(text)
+        found = x509.Name.from_rfc4514_string(_TYPE.sub(_type_by_number, _SPACE_BEFORE.sub("", text.strip())))
     except ValueError:
         raise InvalidDocument(f"{what} is not a subject as RFC 4514 writes it, for example CN=pump,O=ACME") from None
     return subject_text(found, what)
+
+
+def _type_by_number(found: re.Match[str]) -> str:
+    """Return a separator and an attribute type as RFC 4514 writes them, without the spaces that RFC 2253 allows."""
+    name = found[2].upper()
+    return f"{found[1]}{_OIDS.get(name, name)}="
 
 
 def subject_text(subject: x509.Name, what: str) -> str:

@@ -33,6 +33,7 @@ from cloud.hub.devices.requests import (
     created_response,
     page_response,
     query_of,
+    read_json,
     tag,
 )
 from cloud.hub.devices.service import DeviceRegistry
@@ -40,7 +41,6 @@ from cloud.hub.devices.tenants import ReadTenant, read_tenant, tenant_answer
 from cloud.hub.json_http import json_response
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.scope import FLEET, Scope
-from edge.broker.http.body import read_body
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
@@ -132,7 +132,7 @@ class _TenantsApi:
 
 
 async def _wanted(request: Request) -> ReadTenant:
-    return read_tenant(await read_body(request, TENANT_BYTES_MAX, "the tenant"))
+    return read_tenant(await read_json(request, TENANT_BYTES_MAX, "the tenant"))
 
 
 def _require_own_name(scope: Scope, name: str) -> None:

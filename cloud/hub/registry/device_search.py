@@ -56,6 +56,11 @@ class SearchQuery(NamedTuple):
     gateways: bool | None = None
     """True: only devices that act for others; False: only other devices; None: both."""
 
+    @property
+    def is_page_by_id(self) -> bool:
+        """True if an index finds the page: no document is read for another one."""
+        return not (self.filters or self.orders or self.page.offset) and self.gateways is None
+
 
 class UnsearchableField(ValueError):
     """The field cannot be searched or sorted by; the message says why."""

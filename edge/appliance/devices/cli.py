@@ -217,7 +217,7 @@ def _place(data: Path, example: str | None, url: str | None, qr: bool) -> SplitR
         return found
     listening = running_endpoints(data)
     if listening is None:
-        step = f"start it: waypost run --data {word(data)}, or give the address: --url {wanted[0]}://HOST:PORT"
+        step = f"start it: waypost run --data {word(data)}, or give its address with --url"
         raise CommandError(f"no gateway runs on {data}", step, code=Exit.UNREACHABLE, error="not-running")
     for name in wanted:
         if name in listening:
