@@ -1,9 +1,10 @@
 """Raspberry Pi Pico W that publishes its own temperature and keeps readings while its gateway is unreachable.
 
 Every reading gets a number and stays in a ring buffer until the gateway's PUBACK, which means that it is on disk there.
-Copy main.py, mqtt_client.py and config.py to the board. On a PC: ``micropython main.py GATEWAY=127.0.0.1 PORT=1883``.
+With SPOOL it is in flash too, so a reset does not lose it. Copy main.py, mqtt_client.py, spool.py and config.py to the
+board. On a PC: ``micropython main.py GATEWAY=127.0.0.1 PORT=1883``.
 Commands (JSON, to COMMAND_ADDRESS): ``{"interval_ms": 500}`` sets the interval between readings, ``{"stop": true}``
-ends the program once all readings are acknowledged.
+ends the program once all readings are acknowledged. Each gets an answer at ANSWER_ADDRESS.
 """
 
 import binascii
@@ -14,7 +15,8 @@ import sys
 import time
 
 import config
-from mqtt_client import GatewayClient, connect_packet, ticks_add, ticks_diff, ticks_ms
+from mqtt_client import GatewayClient, connect_packet, http_date, ticks_add, ticks_diff, ticks_ms
+from spool import FlashSpool
 
 try:
     import machine
@@ -22,8 +24,15 @@ try:
 except ImportError:  # a PC: MicroPython's unix port, or CPython
     machine = network = None
 
+try:
+    import esp32
+except ImportError:
+    esp32 = None
+
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 250, 8000
-STATUS_ID = 65535  # packet ids 1..65534 are readings
+INTERVAL_MS_MIN, INTERVAL_MS_MAX = 10, 86400000
+READING_IDS, STATUS_ID, ANSWER_ID, ANSWER_IDS = 65000, 65535, 65100, 100  # packet ids 1..65000 are readings
+CLOCK_ASK_S = 3600  # between two questions for the time
 EPOCH_OFFSET_S = 946684800 if time.gmtime(0)[0] == 2000 else 0  # some boards count from the year 2000
 CLOCK_SET_AFTER = 1700000000  # an earlier time means that the clock was never set
 
@@ -64,6 +73,10 @@ class ReadingRing:
                 return self._items.pop(index)
         return None
 
+    def oldest(self):
+        """Return the packet id of the oldest item."""
+        return self._items[0][0]
+
     def rewind(self):
         """Send all items again, in order, after a lost connection."""
         self._next = 0
@@ -73,7 +86,7 @@ class Sensors:
     """Sensors of the board: temperature and free memory. On a PC: load."""
 
     def __init__(self):
-        self._adc = machine.ADC(4) if machine and hasattr(machine, "ADC") else None
+        self._adc = machine.ADC(4) if machine and not esp32 and hasattr(machine, "ADC") else None
 
     def read(self):
         values = {"uptime_s": round(ticks_ms() / 1000, 3)}
@@ -82,6 +95,10 @@ class Sensors:
         if self._adc:
             volts = self._adc.read_u16() * 3.3 / 65535
             values["temperature_celsius"] = round(27 - (volts - 0.706) / 0.001721, 2)  # RP2040 datasheet, 4.9.5
+        elif hasattr(esp32, "mcu_temperature"):  # ESP32-S2 and later
+            values["temperature_celsius"] = esp32.mcu_temperature()
+        elif hasattr(esp32, "raw_temperature"):
+            values["temperature_celsius"] = round((esp32.raw_temperature() - 32) / 1.8, 1)
         elif not machine:
             with open("/proc/loadavg") as file:
                 values["load_1m"] = float(file.read().split()[0])
@@ -98,6 +115,15 @@ class PicoDevice:
         self.interval_ms = settings["INTERVAL_MS"]
         self.boot = binascii.hexlify(os.urandom(4)).decode()
         self.seq = 0
+        self.spool = FlashSpool(settings["SPOOL"]) if settings["SPOOL"] else None
+        if self.spool:
+            self.seq = self.spool.next
+            for number, content in self.spool.readings:
+                self.ring.add(number % READING_IDS + 1, content)
+            self.spool.readings = None
+        self.measured = 0
+        self.answers = 0
+        self.clock_at = self.clock_ticks = self.clock_due = 0
         self.acknowledged = 0
         self.resent = 0
         self.stopping = False
@@ -108,14 +134,47 @@ class PicoDevice:
 
     def measure(self):
         reading = {"device": self.settings["DEVICE"], "seq": self.seq, "boot": self.boot}
-        now = time.time() + EPOCH_OFFSET_S
+        now = self.time_s()
         if now > CLOCK_SET_AFTER:
             reading["at"] = now
         reading.update(self.sensors.read())
-        self.ring.add(self.seq % (STATUS_ID - 1) + 1, json.dumps(reading).encode())
+        content = json.dumps(reading).encode()
+        self.ring.add(self.seq % READING_IDS + 1, content)
+        if self.spool:
+            try:
+                self.spool.add(content, self.oldest())
+            except OSError as why:
+                print("reading", self.seq, "is not in flash, and a reset would lose it:", why)
         self.seq += 1
-        if self.settings["COUNT"] and self.seq >= self.settings["COUNT"]:
+        self.measured += 1
+        if self.settings["COUNT"] and self.measured >= self.settings["COUNT"]:
             self.stopping = True
+
+    def oldest(self):
+        """Return the number of the oldest reading that waits."""
+        return self.seq - (self.seq - self.ring.oldest() + 1) % READING_IDS
+
+    def time_s(self):
+        """Return seconds since 1970: the gateway's time with TIME_URL, else that of the board; 0 if it is unknown."""
+        if not self.settings["TIME_URL"]:
+            return int(time.time() + EPOCH_OFFSET_S)
+        if self.clock_at:  # moved on at each call, as ticks wrap
+            passed_s = ticks_diff(ticks_ms(), self.clock_ticks) // 1000
+            self.clock_at += passed_s
+            self.clock_ticks = ticks_add(self.clock_ticks, passed_s * 1000)
+        return self.clock_at
+
+    def ask_time(self):
+        """Ask the gateway for the time, at most once an hour."""
+        url = self.settings["TIME_URL"]
+        if not url or (self.clock_at and self.time_s() < self.clock_due):
+            return
+        try:
+            self.clock_at, self.clock_ticks = http_date(url), ticks_ms()
+            self.clock_due = self.clock_at + CLOCK_ASK_S
+        except (OSError, ValueError) as why:
+            print("no time from", url, why)
+        self.feed()
 
     def on_ack(self, packet_id):
         item = self.ring.acknowledge(packet_id)
@@ -124,15 +183,35 @@ class PicoDevice:
             self.note({"acked": json.loads(item[1])["seq"], "sends": item[2]})
 
     def on_message(self, address, payload):
+        """Obey a command, then answer it; the client acknowledges it when this returns."""
+        answer = {}
+        error = self.obey(payload, answer)
+        if error:
+            print("invalid command:", error, payload)
+            answer.update({"status": 400, "error": error})
+        else:
+            answer.update({"status": 200, "interval_ms": self.interval_ms})
+            self.note({"event": "command", "at": time.time(), "detail": str(payload)})
+        self.answers = (self.answers + 1) % ANSWER_IDS
+        packet_id = ANSWER_ID + self.answers
+        self.client.publish(self.settings["ANSWER_ADDRESS"], json.dumps(answer).encode(), packet_id)
+
+    def obey(self, payload, answer):
+        """Obey a command; return what is wrong with it, or None. The same command twice has the effect of one."""
         try:
             command = json.loads(payload)
-            interval_ms = int(command.get("interval_ms", self.interval_ms))
-        except (ValueError, TypeError, AttributeError):
-            print("invalid command:", payload)
-            return
-        self.interval_ms = max(10, interval_ms)
-        self.stopping = self.stopping or bool(command.get("stop"))
-        self.note({"event": "command", "at": time.time(), "detail": str(command)})
+            interval_ms = command.get("interval_ms", self.interval_ms)
+        except (ValueError, AttributeError):
+            return "not a JSON object"
+        if "id" in command:
+            answer["id"] = command["id"]
+        if "interval_ms" not in command and "stop" not in command:
+            return "unknown command"
+        if type(interval_ms) is not int or not INTERVAL_MS_MIN <= interval_ms <= INTERVAL_MS_MAX:
+            return "interval_ms has to be 10 to 86400000"
+        self.interval_ms = interval_ms
+        self.stopping = self.stopping or command.get("stop") is True
+        return None
 
     def feed(self):
         """Feed the watchdog, which resets the board after 8 s without this call."""
@@ -151,12 +230,19 @@ class PicoDevice:
         settings = self.settings
         bring_up_wifi(settings)
         self.feed()
+        self.ask_time()
         will = (settings["STATUS_ADDRESS"], b"offline")
         packet = connect_packet(
             settings["DEVICE"], settings["KEEP_ALIVE_S"], will, settings["USERNAME"], settings["PASSWORD"]
         )
         self.client.connect(
-            settings["GATEWAY"], settings["PORT"], packet, settings["KEEP_ALIVE_S"], settings["TLS_CA_FILE"]
+            settings["GATEWAY"],
+            settings["PORT"],
+            packet,
+            settings["KEEP_ALIVE_S"],
+            settings["TLS_CA_FILE"],
+            settings["TLS_CERTIFICATE_FILE"],
+            settings["TLS_KEY_FILE"],
         )
         self.client.subscribe(settings["COMMAND_ADDRESS"], STATUS_ID)
         self.client.publish(settings["STATUS_ADDRESS"], b"online", STATUS_ID, retain=True)
@@ -172,35 +258,49 @@ class PicoDevice:
 
     def run(self):
         """Measure, send and reconnect. Returns after a request to stop, once all readings are acknowledged."""
-        due, retry_at, delay_ms = ticks_ms(), ticks_ms(), RECONNECT_MS_MIN
+        due, retry_at, delay_ms, seen = ticks_ms(), ticks_ms(), RECONNECT_MS_MIN, self.acknowledged
+        interval_ms = self.interval_ms
         while not (self.stopping and not len(self.ring)):
             self.feed()
             now = ticks_ms()
+            if self.interval_ms != interval_ms:  # a command
+                interval_ms = self.interval_ms
+                due = ticks_add(now, interval_ms)
             if not self.stopping and ticks_diff(now, due) >= 0:
                 self.measure()
                 late = ticks_diff(now, due) > self.interval_ms
                 due = ticks_add(now if late else due, self.interval_ms)
             try:
                 if self.client.connected:
+                    if self.acknowledged != seen:
+                        delay_ms = RECONNECT_MS_MIN
                     self.flush()
                     self.client.service(max(0, min(ticks_diff(due, ticks_ms()), 50)) if not self.stopping else 50)
                 elif ticks_diff(now, retry_at) >= 0:
                     self.connect()
-                    delay_ms = RECONNECT_MS_MIN
                 else:
                     time.sleep(0.01)
             except OSError as why:
                 print("connection:", why)
                 self.note({"event": "disconnected", "at": time.time(), "detail": str(why)})
                 self.client.close()
-                retry_at, delay_ms = ticks_add(ticks_ms(), delay_ms), min(delay_ms * 2, RECONNECT_MS_MAX)
+                # Jitter, so that a thousand devices do not return at once: half of the delay to all of it.
+                half, chance = delay_ms // 2, int(binascii.hexlify(os.urandom(2)), 16)
+                retry_at = ticks_add(ticks_ms(), half + chance % (half + 1))
+                delay_ms = min(delay_ms * 2, RECONNECT_MS_MAX)
+                seen = self.acknowledged
+        if self.client.connected:
+            try:
+                self.client.publish(self.settings["STATUS_ADDRESS"], b"offline", STATUS_ID, retain=True)
+            except OSError as why:
+                print("connection:", why)
         self.client.disconnect()
 
     def finish(self):
         self.note(
             {
                 "end": {
-                    "published": self.seq,
+                    "published": self.measured,
                     "acknowledged": self.acknowledged,
                     "unacknowledged": len(self.ring),
                     "dropped": self.ring.dropped,
@@ -208,7 +308,7 @@ class PicoDevice:
                 }
             }
         )
-        print("published", self.seq, "acknowledged", self.acknowledged, "left", len(self.ring))
+        print("published", self.measured, "acknowledged", self.acknowledged, "left", len(self.ring))
 
 
 def bring_up_wifi(settings):
@@ -247,7 +347,11 @@ def settings_from(arguments):
 
 
 def main(arguments):
-    device = PicoDevice(settings_from(arguments))
+    try:
+        device = PicoDevice(settings_from(arguments))
+    except OSError as why:
+        print("the spool cannot be used, set SPOOL to another folder:", settings_from(arguments)["SPOOL"], why)
+        sys.exit(2)
     try:
         device.run()
     except KeyboardInterrupt:  # deliver the remaining readings; a second interrupt ends the program

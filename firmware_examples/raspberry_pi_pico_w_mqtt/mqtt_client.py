@@ -27,6 +27,7 @@ except ImportError:  # CPython
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
 ANSWER_TIMEOUT_MS = 5000
+MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 PACKET_BYTES_MAX = 4096  # larger packets from the gateway are refused, because memory is small
 NOT_NOW = (errno.EAGAIN, getattr(errno, "EWOULDBLOCK", errno.EAGAIN), errno.EINPROGRESS)
 
@@ -71,6 +72,38 @@ def publish_packet(address, payload, packet_id, dup=False, retain=False):
 def subscribe_packet(address, packet_id):
     """Return SUBSCRIBE (section 3.8) for one address at QoS 1."""
     return _packet(0x82, struct.pack("!H", packet_id) + _string(address) + b"\x01")
+
+
+def http_date(url):
+    """Return the time of an HTTP server, in seconds since 1970, from the field Date. Raises OSError or ValueError."""
+    host, _, port = url.split("://")[-1].rstrip("/").partition(":")
+    sock = socket.socket()
+    try:
+        sock.settimeout(2)
+        sock.connect(socket.getaddrinfo(host, int(port or 80), 0, socket.SOCK_STREAM)[0][-1])
+        sock.send(f"HEAD /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while len(answer) < 2048 and b"\r\n\r\n" not in answer:
+            data = sock.recv(512)
+            if not data:
+                break
+            answer += data
+    finally:
+        sock.close()
+    for line in answer.decode().split("\r\n"):
+        if line.lower().startswith("date:"):
+            day, month, year, clock = line[5:].strip().split(" ")[1:5]
+            hour, minute, second = (int(part) for part in clock.split(":"))
+            return _seconds(int(year), MONTHS.index(month) // 3 + 1, int(day)) + hour * 3600 + minute * 60 + second
+    raise ValueError("no Date")
+
+
+def _seconds(year, month, day):
+    """Return the seconds from 1970 to a day. A year begins in March here, so that a leap day is the last."""
+    if month <= 2:
+        year, month = year - 1, month + 12
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 1
+    return (days - 719468) * 86400
 
 
 class PacketParser:
@@ -126,7 +159,7 @@ class GatewayClient:
     def connected(self):
         return self._sock is not None
 
-    def connect(self, host, port, packet, keep_alive_s, tls_ca_file=""):
+    def connect(self, host, port, packet, keep_alive_s, tls_ca_file="", tls_certificate_file="", tls_key_file=""):
         """Open the connection and wait for CONNACK. Returns whether the gateway kept our session."""
         self.close()
         address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
@@ -135,7 +168,7 @@ class GatewayClient:
             sock.settimeout(ANSWER_TIMEOUT_MS / 1000)
             sock.connect(address)
             if tls_ca_file:
-                sock = _wrap_tls(sock, host, tls_ca_file)
+                sock = _wrap_tls(sock, host, tls_ca_file, tls_certificate_file, tls_key_file)
             sock.setblocking(False)
             self._poll = select.poll()
             self._poll.register(sock, select.POLLIN)
@@ -150,7 +183,9 @@ class GatewayClient:
             raise
         if len(body) != 2 or body[1]:
             self.close()
-            raise OSError(f"the gateway refused us, code {body[1] if len(body) == 2 else body}")
+            code = body[1] if len(body) == 2 else 0
+            hint = "; `waypost user rotate` at the gateway makes a new password" if code in (4, 5) else ""
+            raise OSError(f"the gateway refused us, code {code}{hint}")
         return bool(body[0] & 1)
 
     def subscribe(self, address, packet_id):
@@ -261,10 +296,12 @@ class GatewayClient:
         self._written = ticks_ms()
 
 
-def _wrap_tls(sock, host, ca_file):
+def _wrap_tls(sock, host, ca_file, certificate_file, key_file):
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cafile=ca_file)
+    if certificate_file:
+        context.load_cert_chain(certificate_file, key_file or certificate_file)
     return context.wrap_socket(sock, server_hostname=host)

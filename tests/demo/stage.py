@@ -125,6 +125,7 @@ class Stage:
             "COMMAND_ADDRESS": FIRMWARE.command_address,
             "INTERVAL_MS": FIRMWARE.interval_ms,
             "RING": DEVICE_BUFFER,
+            "SPOOL": "",
             "JOURNAL": journal.path,
         }
         command = [micropython or sys.executable, "main.py", *(f"{name}={value}" for name, value in settings.items())]

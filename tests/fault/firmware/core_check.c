@@ -201,8 +201,8 @@ static int answered(const char *body, const char *answer) {
 }
 
 static void check_what_is_malformed(void) {
-    static const char *const commands[] = {"", "[1]", "{", "{\"id", "{\"id\":\"a\\", "{\"id\":[1", "{\"stop\":true", "{\"stop\" true}",
-                                           "{,}", "{\"id\":}", "{\"stop\":false,\"id\":\"a\\\"}"};
+    static const char *const commands[] = {"", "[1]", "{", "{\"id", "{\"id\":\"a\\", "{\"id\":[1", "{\"stop\":true",
+                                           "{\"stop\" true}", "{,}", "{\"id\":}", "{\"stop\":false,\"id\":\"a\\\"}"};
     memset(flash, 0, sizeof flash);
     CHECK(!wp_begin(&device, &settings, &port));
     refuses = 1;

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from tests.support.checkout import ROOT
 from tests.support.node import FOLDER, mqtt_js
 
 EXAMPLES: Final = ROOT / "firmware_examples"
+BOARD_FOLDER: Final = "raspberry_pi_pico_w_mqtt"
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,16 @@ class ExampleProgram:
     last_will: bool = True
     has_spool_file: bool = True
     """False if its spool is a folder, in a format of its own."""
+    stop_signal: int = signal.SIGTERM
+    arguments: Callable[[Mapping[str, object]], tuple[str, ...]] = lambda settings: ()
+    """Return settings of a program that reads them from its command line."""
     marks: tuple[pytest.MarkDecorator, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the process, without settings of the device."""
         kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
         modules = os.environ.get("NODE_PATH", str(FOLDER / "node_modules"))
-        return kept | {"NODE_PATH": modules, "PYTHONDONTWRITEBYTECODE": "1"}
+        return kept | {"NODE_PATH": modules, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def _python(file: str) -> Callable[[], tuple[str, ...]]:
@@ -74,6 +79,33 @@ _C: Final = pytest.mark.skipif(
     shutil.which("gcc") is None or not Path("/usr/include/openssl/ssl.h").exists(),
     reason="gcc or libssl-dev is not installed",
 )
+_BOARD_NAMES: Final = {
+    "HOST": "GATEWAY",
+    "CA": "TLS_CA_FILE",
+    "CERTIFICATE": "TLS_CERTIFICATE_FILE",
+    "KEY": "TLS_KEY_FILE",
+    "SPOOL_READINGS": "RING",
+}
+"""Settings of the example for boards that have other names there."""
+
+
+def _board() -> tuple[str, ...]:
+    return (sys.executable, "-B", str(EXAMPLES / BOARD_FOLDER / "main.py"))
+
+
+def _board_arguments(settings: Mapping[str, object]) -> tuple[str, ...]:
+    device = settings["DEVICE"]
+    addresses = {
+        "ADDRESS": f"plant/{device}",
+        "STATUS_ADDRESS": f"status/{device}",
+        "COMMAND_ADDRESS": f"command/{device}/#",
+        "ANSWER_ADDRESS": f"command-response/{device}",
+        "USERNAME": device if settings.get("PASSWORD") else "",
+    }
+    named = {_BOARD_NAMES.get(name, name): value for name, value in settings.items()}
+    return tuple(f"{name}={value}" for name, value in (addresses | named).items())
+
+
 _CURL: Final = pytest.mark.skipif(
     None in map(shutil.which, ("curl", "jq", "flock")), reason="curl or jq is not installed"
 )
@@ -99,6 +131,14 @@ PROGRAMS: Final = (
     ExampleProgram("rust", _built("rust"), marks=(_needs_built("rust"),)),
     ExampleProgram("curl", _curl, listener="https", last_will=False, has_spool_file=False, marks=(_CURL,)),
     ExampleProgram("nodejs", _node, marks=(mqtt_js,)),
+    ExampleProgram(
+        "micropython",
+        _board,
+        arguments=_board_arguments,
+        stop_signal=signal.SIGINT,
+        answers_to_response_topic=False,
+        has_spool_file=False,
+    ),
     ExampleProgram("portable_c", _portable_c, answers_to_response_topic=False, marks=(_C,)),
 )
 
@@ -116,4 +156,4 @@ def runnable() -> list[ExampleProgram]:
 
 def folder_of(program: ExampleProgram) -> Path:
     """Return the folder that a user copies."""
-    return EXAMPLES / program.name.partition("-")[0]
+    return EXAMPLES / (BOARD_FOLDER if program.name == "micropython" else program.name.partition("-")[0])

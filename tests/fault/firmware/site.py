@@ -172,7 +172,7 @@ class ExampleRun:
         variables = {f"WAYPOST_{name}": str(value) for name, value in self.settings.items()}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.program.command(),
+                (*self.program.command(), *self.program.arguments(self.settings)),
                 cwd=self.folder, env=self.program.environment() | variables, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
@@ -193,7 +193,7 @@ class ExampleRun:
     def stop(self) -> None:
         """Request the end after the delivery of all readings."""
         assert self.process is not None
-        self.process.terminate()
+        self.process.send_signal(self.program.stop_signal)
 
     def ended(self) -> int:
         """Wait for the end; return the exit code."""

@@ -53,13 +53,35 @@ def read_spool(path: Path) -> SpoolFile:
 
 
 def _read_folder(path: Path) -> SpoolFile:
-    """Read the folder of the example in shell: a file for each unacknowledged reading."""
+    """Read the folder of the example in shell, a file for each unacknowledged reading, or of that for boards."""
+    if any(path.glob("*.log")):
+        return _read_segments(path)
     slots: dict[int, StoredSlot] = {}
     following = int((path / "next").read_text() or 0) if (path / "next").exists() else 0
     for file in path.glob("[0-9]*.json"):
         with contextlib.suppress(FileNotFoundError):  # acknowledged meanwhile
             slots[int(file.stem)] = StoredSlot(int(file.stem), 0, file.read_bytes())
     return SpoolFile(0, slots, following, min(slots, default=following))
+
+
+def _read_segments(path: Path) -> SpoolFile:
+    """Read files of the example for boards: readings one behind the other, up to the first that is torn."""
+    slots: dict[int, StoredSlot] = {}
+    watermark = 0
+    for file in sorted(path.glob("*.log")):
+        data = b""
+        with contextlib.suppress(FileNotFoundError):  # acknowledged meanwhile
+            data = file.read_bytes()
+        while len(data) >= _HEADER.size:
+            checksum, number, acknowledged, length, version = _HEADER.unpack_from(data)
+            end = _HEADER.size + length
+            if version != 1 or end > len(data) or zlib.crc32(data[4:end]) != checksum:
+                break
+            slots[number] = StoredSlot(number, acknowledged, data[_HEADER.size : end])
+            watermark, data = max(watermark, acknowledged), data[end:]
+    following = max(slots, default=-1) + 1
+    waiting = {number: slot for number, slot in slots.items() if number >= watermark}
+    return SpoolFile(0, waiting, following, watermark)
 
 
 def write_spool(path: Path, capacity: int, contents: list[bytes], *, first: int = 0, acknowledged: int = 0) -> None:

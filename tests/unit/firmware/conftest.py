@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 PICO = Path(__file__).parents[3] / "firmware_examples" / "raspberry_pi_pico_w_mqtt"
-NAMES = ("main", "mqtt_client", "config")
+NAMES = ("main", "mqtt_client", "spool", "config")
 
 
 class Firmware:
@@ -20,6 +20,7 @@ class Firmware:
     def __init__(self) -> None:
         self.main: ModuleType = importlib.import_module("main")
         self.mqtt_client: ModuleType = importlib.import_module("mqtt_client")
+        self.spool: ModuleType = importlib.import_module("spool")
         self.folder = PICO
 
 

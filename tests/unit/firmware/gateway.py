@@ -32,6 +32,7 @@ class Gateway:
     connects: list[bytes] = field(default_factory=list)
     subscriptions: list[bytes] = field(default_factory=list)
     status: list[bytes] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
     command_acknowledged: bool = False
     disconnected: bool = False
 
@@ -76,6 +77,8 @@ class Gateway:
                         packet_id, payload = body[end : end + 2], body[end + 2 :]
                         if body[2:end].startswith(b"status/"):
                             self.status.append(payload)
+                        elif body[2:end].startswith(b"command-response/"):
+                            self.answers.append(payload)
                         else:
                             number = struct.unpack("!H", packet_id)[0]
                             self.received.append(Received(json.loads(payload)["seq"], bool(first & 8), number))

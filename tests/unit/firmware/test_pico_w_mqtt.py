@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import itertools
 import json
 import shutil
@@ -124,7 +125,7 @@ def test_settings_of_the_command_line_have_their_types(firmware: Firmware) -> No
 
 
 def run(python: list[str], folder: Path, gateway: Gateway, journal: Path, *more: str) -> list[dict[str, Any]]:
-    settings = ["GATEWAY=127.0.0.1", f"PORT={gateway.port}", f"JOURNAL={journal}", "INTERVAL_MS=10", *more]
+    settings = ["GATEWAY=127.0.0.1", f"PORT={gateway.port}", f"JOURNAL={journal}", "INTERVAL_MS=10", "SPOOL=", *more]
     done = subprocess.run([*python, "main.py", *settings], cwd=folder, timeout=60, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads(line) for line in journal.read_text().splitlines()]
@@ -157,8 +158,9 @@ def test_command_stops_it_once_everything_is_delivered(firmware: Firmware, tmp_p
     with Gateway() as gateway:
         records = run(python, firmware.folder, gateway, tmp_path / "journal")
     assert gateway.command_acknowledged
-    assert gateway.subscriptions == [b"command/pico-1"]
-    assert gateway.status == [b"online"]
+    assert gateway.subscriptions == [b"command/pico-1/#"]
+    assert gateway.status == [b"online", b"offline"]
+    assert json.loads(gateway.answers[0]) == {"status": 200, "interval_ms": 10}
     assert any(record.get("event") == "command" for record in records)
     end = records[-1]["end"]
     assert end["published"] == end["acknowledged"] == len(gateway.received)
@@ -169,11 +171,12 @@ def test_invalid_commands_are_ignored(firmware: Firmware, tmp_path: Path, comman
     with Gateway(command=command) as gateway:
         records = run([sys.executable, "-B"], firmware.folder, gateway, tmp_path / "journal", "COUNT=20")
     assert gateway.command_acknowledged
+    assert json.loads(gateway.answers[0])["status"] == 400
     assert records[-1]["end"]["acknowledged"] == 20
 
 
 def test_reading_has_device_number_and_time(firmware: Firmware) -> None:
-    settings = firmware.main.settings_from([])
+    settings = firmware.main.settings_from(["SPOOL="])
     device = firmware.main.PicoDevice(settings)
     device.measure()
     device.measure()
@@ -185,3 +188,43 @@ def test_reading_has_device_number_and_time(firmware: Firmware) -> None:
     assert len(reading["boot"]) == 8
     assert reading["load_1m"] >= 0
     assert reading["at"] > 1.7e9
+
+
+class TestFlashSpool:
+    """Readings in flash: what a reset at any byte leaves."""
+
+    def test_readings_wait_over_a_reset(self, firmware: Firmware, tmp_path: Path) -> None:
+        folder = str(tmp_path / "spool")
+        spool = firmware.spool.FlashSpool(folder)
+        for number in range(40):
+            spool.add(b"%d" % number, max(0, number - 20))
+        again = firmware.spool.FlashSpool(folder)
+        assert (again.next, again.acknowledged) == (40, 19)
+        assert again.readings == [(number, b"%d" % number) for number in range(19, 40)]
+        assert len(list((tmp_path / "spool").iterdir())) == 2, "files of acknowledged readings are removed"
+
+    def test_numbers_continue_when_all_are_acknowledged(self, firmware: Firmware, tmp_path: Path) -> None:
+        for start in range(3):
+            spool = firmware.spool.FlashSpool(str(tmp_path))
+            assert spool.next == start * 16
+            for number in range(start * 16, start * 16 + 16):
+                spool.add(b"x", number)
+
+    @pytest.mark.parametrize("cut", range(0, 60, 7))
+    def test_torn_reading_was_never_stored(self, firmware: Firmware, tmp_path: Path, cut: int) -> None:
+        spool = firmware.spool.FlashSpool(str(tmp_path))
+        for number in range(3):
+            spool.add(b"%d" % number, 0)
+        [file] = tmp_path.iterdir()
+        file.write_bytes(file.read_bytes()[:cut])
+        again = firmware.spool.FlashSpool(str(tmp_path))
+        assert again.next == cut // 17 == len(again.readings)
+        again.add(b"new", 0)
+        last = firmware.spool.FlashSpool(str(tmp_path))
+        assert last.readings[-1] == (cut // 17, b"new")
+        assert len(last.readings) == cut // 17 + 1
+
+
+@pytest.mark.parametrize(("year", "month", "day"), [(1970, 1, 1), (2000, 2, 29), (2024, 12, 31), (2100, 3, 1)])
+def test_seconds_of_a_day(firmware: Firmware, year: int, month: int, day: int) -> None:
+    assert firmware.mqtt_client._seconds(year, month, day) == calendar.timegm((year, month, day, 0, 0, 0))
