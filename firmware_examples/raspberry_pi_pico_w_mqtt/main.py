@@ -297,6 +297,8 @@ class PicoDevice:
         self.client.disconnect()
 
     def finish(self):
+        if self.spool:
+            self.spool.close()
         self.note(
             {
                 "end": {

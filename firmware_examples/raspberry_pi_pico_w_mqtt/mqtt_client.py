@@ -28,8 +28,14 @@ except ImportError:  # CPython
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
 ANSWER_TIMEOUT_MS = 5000
 MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+READ_BYTES = 1024
 PACKET_BYTES_MAX = 4096  # larger packets from the gateway are refused, because memory is small
 NOT_NOW = (errno.EAGAIN, getattr(errno, "EWOULDBLOCK", errno.EAGAIN), errno.EINPROGRESS)
+
+
+def _is_not_now(error):
+    """Tell whether a read or write would have to wait: as a socket says it, or as TLS on a PC does."""
+    return error.args[0] in NOT_NOW or type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
 
 
 def _string(text):
@@ -242,18 +248,21 @@ class GatewayClient:
     def _read(self, wait_ms):
         if not self._poll.poll(wait_ms):
             return
-        try:
-            data = self._sock.recv(1024) if hasattr(self._sock, "recv") else self._sock.read(1024)
-        except OSError as error:
-            if error.args[0] in NOT_NOW:
+        while True:  # TLS may hold more than one read returns, and then `poll` does not tell
+            try:
+                data = self._sock.recv(READ_BYTES) if hasattr(self._sock, "recv") else self._sock.read(READ_BYTES)
+            except OSError as error:
+                if _is_not_now(error):
+                    return
+                raise
+            if data is None:
                 return
-            raise
-        if data is None:
-            return
-        if not data:
-            raise OSError("the gateway closed the connection")
-        for first, body in self._parser.feed(data):
-            self._handle(first, body)
+            if not data:
+                raise OSError("the gateway closed the connection")
+            for first, body in self._parser.feed(data):
+                self._handle(first, body)
+            if len(data) < READ_BYTES:
+                return
 
     def _handle(self, first, body):
         kind = first >> 4
@@ -283,7 +292,7 @@ class GatewayClient:
             try:
                 sent = self._sock.send(data) if hasattr(self._sock, "send") else self._sock.write(data)
             except OSError as error:
-                if error.args[0] not in NOT_NOW:
+                if not _is_not_now(error):
                     raise
                 sent = None
             if sent:

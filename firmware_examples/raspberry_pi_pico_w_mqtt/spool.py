@@ -47,9 +47,14 @@ class FlashSpool:
         while len(self._segments) > 1 and self._segments[1] <= acknowledged:  # the newest stays: it has the number
             os.remove(self._path(self._segments.pop(0)))
 
-    def _begin_segment(self):
+    def close(self):
+        """Close the file; readings are in flash already."""
         if self._file is not None:
             self._file.close()
+            self._file = None
+
+    def _begin_segment(self):
+        self.close()
         self._segments.append(self.next)
         self._file = open(self._path(self.next), "wb")
 

@@ -183,7 +183,7 @@ def test_example_trusts_only_the_pinned_authority(site: ExampleSite, tmp_path: P
 def test_example_names_the_next_step_for_a_wrong_password(
     site: ExampleSite, tmp_path: Path, program: ExampleProgram
 ) -> None:
-    with ExampleRun(program, tmp_path, settings_at(site, program, "unknown", "wrong")) as run:
+    with ExampleRun(program, tmp_path, settings_at(site, program, f"unknown-{program.name}", "wrong")) as run:
         run.wait_said("waypost user rotate")
         run.wait_stored(3)
         assert run.spool.acknowledged == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import itertools
 import json
 import shutil
@@ -193,36 +194,41 @@ def test_reading_has_device_number_and_time(firmware: Firmware) -> None:
 class TestFlashSpool:
     """Readings in flash: what a reset at any byte leaves."""
 
+    @staticmethod
+    def opened(firmware: Firmware, folder: Path) -> Any:
+        """Return a spool that closes at the end of a block."""
+        return contextlib.closing(firmware.spool.FlashSpool(str(folder)))
+
     def test_readings_wait_over_a_reset(self, firmware: Firmware, tmp_path: Path) -> None:
-        folder = str(tmp_path / "spool")
-        spool = firmware.spool.FlashSpool(folder)
-        for number in range(40):
-            spool.add(b"%d" % number, max(0, number - 20))
-        again = firmware.spool.FlashSpool(folder)
-        assert (again.next, again.acknowledged) == (40, 19)
-        assert again.readings == [(number, b"%d" % number) for number in range(19, 40)]
-        assert len(list((tmp_path / "spool").iterdir())) == 2, "files of acknowledged readings are removed"
+        with self.opened(firmware, tmp_path) as spool:
+            for number in range(40):
+                spool.add(b"%d" % number, max(0, number - 20))
+        with self.opened(firmware, tmp_path) as again:
+            assert (again.next, again.acknowledged) == (40, 19)
+            assert again.readings == [(number, b"%d" % number) for number in range(19, 40)]
+        assert len(list(tmp_path.iterdir())) == 2, "files of acknowledged readings are removed"
 
     def test_numbers_continue_when_all_are_acknowledged(self, firmware: Firmware, tmp_path: Path) -> None:
-        for start in range(3):
-            spool = firmware.spool.FlashSpool(str(tmp_path))
-            assert spool.next == start * 16
-            for number in range(start * 16, start * 16 + 16):
-                spool.add(b"x", number)
+        for start in range(0, 48, 16):
+            with self.opened(firmware, tmp_path) as spool:
+                assert spool.next == start
+                for number in range(start, start + 16):
+                    spool.add(b"x", number)
 
     @pytest.mark.parametrize("cut", range(0, 60, 7))
     def test_torn_reading_was_never_stored(self, firmware: Firmware, tmp_path: Path, cut: int) -> None:
-        spool = firmware.spool.FlashSpool(str(tmp_path))
-        for number in range(3):
-            spool.add(b"%d" % number, 0)
+        with self.opened(firmware, tmp_path) as spool:
+            for number in range(3):
+                spool.add(b"%d" % number, 0)
         [file] = tmp_path.iterdir()
         file.write_bytes(file.read_bytes()[:cut])
-        again = firmware.spool.FlashSpool(str(tmp_path))
-        assert again.next == cut // 17 == len(again.readings)
-        again.add(b"new", 0)
-        last = firmware.spool.FlashSpool(str(tmp_path))
-        assert last.readings[-1] == (cut // 17, b"new")
-        assert len(last.readings) == cut // 17 + 1
+        whole = min(cut // 17, 3)
+        with self.opened(firmware, tmp_path) as again:
+            assert again.next == whole == len(again.readings)
+            again.add(b"new", 0)
+        with self.opened(firmware, tmp_path) as last:
+            assert last.readings[-1] == (whole, b"new")
+            assert len(last.readings) == whole + 1
 
 
 @pytest.mark.parametrize(("year", "month", "day"), [(1970, 1, 1), (2000, 2, 29), (2024, 12, 31), (2100, 3, 1)])
