@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bridge.resources.endpoint import ListenEndpoint
     from cloud.hub.configuration import HubSettings
     from cloud.hub.enrolment.est import EstServer
+    from cloud.hub.messaging.settings import BrokerSettings
     from cloud.hub.tap.topic_settings import TopicSettings
 
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
@@ -117,11 +118,11 @@ def run(
             own, est = [*given, *machine_names()], _est_server(settings)
             enroller = Enroller(settings.authority_files, own, life_s, settings.ocsp_url, est)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
-        kafka = _kafka_topic(settings)
+        kafka, messaging = _peers(settings)
         quotas, oidc, drain_s = settings.quotas, settings.oidc, settings.drain_seconds
         configuration = HubConfiguration(
             data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc,
-            settings.applications, drain_s, kafka,
+            settings.applications, drain_s, kafka, messaging,
         )  # fmt: skip
         try:
             serve(configuration, partial(_ready, data, "" if dev else "s"))
@@ -141,12 +142,14 @@ def _est_server(settings: HubSettings) -> EstServer | None:
         ) from error
 
 
-def _kafka_topic(settings: HubSettings) -> TopicSettings | None:
+def _peers(settings: HubSettings) -> tuple[TopicSettings | None, BrokerSettings | None]:
+    """Return the settings of Kafka and of the message broker, with their passwords."""
     try:
-        return settings.kafka.settings() if settings.kafka is not None else None
+        topic = settings.kafka.settings() if settings.kafka is not None else None
+        return topic, settings.messaging.settings() if settings.messaging is not None else None
     except OSError as error:
         raise CommandError(
-            f"kafka: passwordFile {error.filename}: {error.strerror}", error="file-not-accessible", code=Exit.USAGE
+            f"passwordFile {error.filename}: {error.strerror}", error="file-not-accessible", code=Exit.USAGE
         ) from error
 
 

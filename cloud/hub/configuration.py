@@ -27,6 +27,7 @@ import sqlalchemy as sa
 
 from bridge.connectors.limits import KAFKA_MESSAGE_BYTES_MAX
 from bridge.connectors.settings import Mechanism
+from bridge.dialer import PeerEndpoint
 from bridge.hidden import hides
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
@@ -35,7 +36,8 @@ from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKi
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.limits import DRAIN_S, DRAIN_S_MAX
-from cloud.hub.peers import tenant_fault
+from cloud.hub.messaging.settings import TENANT, BrokerSettings
+from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry import location
 from cloud.hub.tap.topic_settings import TopicSettings
 from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants
@@ -105,6 +107,55 @@ class KafkaTap(ResourcePart, frozen=True, kw_only=True):
         return TopicSettings(brokers, self.topic, self.mechanism, self.message_bytes_max, self.user, password, self.tls)
 
 
+class Messaging(ResourcePart, frozen=True, kw_only=True):
+    """Message broker for applications (AMQP 1.0: RabbitMQ 4, ActiveMQ Artemis), in addition to the hub's own spaces.
+
+    All hubs of a registry use the same queues. In an address, ``{tenant}`` stands for the name of the tenant.
+    """
+
+    url: Restart[Annotated[PeerEndpoint, read_by(PeerEndpoint.parse, str)]]
+    """``amqps://HOST[:PORT]``, or ``amqp://`` without TLS."""
+    failover: Restart[tuple[Annotated[PeerEndpoint, read_by(PeerEndpoint.parse, str)], ...]] = ()
+    """URLs of further nodes of the broker."""
+    tls: Restart[TlsFiles | None] = None
+    """Authority of the broker's certificate, and a certificate of the hub; default: the system's authorities."""
+    user: Restart[str | None] = None
+    """User; needs `passwordFile`."""
+    password_file: Restart[str | None] = None
+    """File with the password in its first line."""
+    tenants: Restart[Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)]] = (DEFAULT_TENANT,)
+    """Tenants with applications at the broker."""
+    commands: Restart[Text] = "waypost.{tenant}.commands"
+    """Queue from which commands are taken."""
+    outcomes: Restart[Text] = "waypost.{tenant}.outcomes"
+    """Queue for outcomes of commands."""
+    replies: Restart[Text] = "waypost.{tenant}.replies."
+    """Begin of the addresses that a command may name as `reply-to`."""
+    copies: Restart[Text | None] = None
+    """Address for live copies of messages; default: no copies."""
+
+    @property
+    def endpoints(self) -> tuple[PeerEndpoint, ...]:
+        """All nodes, the preferred one first."""
+        return (self.url, *self.failover)
+
+    def settings(self) -> BrokerSettings:
+        """Return the settings with the password. Raises OSError when its file cannot be read."""
+        given = Path(self.password_file).read_text("utf-8").splitlines() if self.password_file is not None else []
+        needs_tls = any(endpoint.tls for endpoint in self.endpoints)
+        return BrokerSettings(
+            endpoints=self.endpoints,
+            tenants=self.tenants,
+            commands=self.commands,
+            outcomes=self.outcomes,
+            replies=self.replies,
+            copies=self.copies,
+            user=self.user,
+            password=given[0] if given else "",
+            tls=(self.tls or TlsFiles()) if needs_tls else None,
+        )
+
+
 class TenantSettings(ResourcePart, frozen=True, kw_only=True):
     """Tenant with a quota of its own."""
 
@@ -148,6 +199,8 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     passwords (``waypost hub user``)."""
     kafka: Restart[KafkaTap | None] = None
     """Kafka topic that landed messages are passed on to; default: none."""
+    messaging: Restart[Messaging | None] = None
+    """Message broker for applications; default: none."""
     tenant_quota: Restart[Quota] = DEFAULT_QUOTA
     """Quota of each tenant."""
     tenants: Restart[tuple[TenantSettings, ...]] = ()
@@ -243,8 +296,33 @@ def _kafka(resources: Sequence[Resource]) -> Errors:
             )
 
 
+def _messaging(resources: Sequence[Resource]) -> Errors:
+    """Report incomplete or unprotected credentials, and addresses that tenants would share."""
+    for resource, spec in of_kind(resources, HubSettings):
+        broker, path = spec.messaging, ("spec", "messaging")
+        if broker is None:
+            continue
+        if (broker.user is None) != (broker.password_file is None):
+            yield error_at(resource, path, "user and passwordFile belong together")
+        if broker.tls is not None and (broker.tls.certificate is None) != (broker.tls.key is None):
+            yield error_at(resource, (*path, "tls"), "clientCert and clientKey belong together")
+        local = ("127.0.0.1", "::1", "localhost")
+        if broker.user is not None and not all(each.tls or each.host in local for each in broker.endpoints):
+            yield error_at(resource, path, "a password needs amqps://, except for a broker on this machine")
+        for tenant in broker.tenants:
+            if fault := tenant_fault(tenant):
+                yield error_at(resource, (*path, "tenants"), fault)
+        named = {"commands": broker.commands, "outcomes": broker.outcomes, "replies": broker.replies}
+        for name, template in {**named, "copies": broker.copies}.items():
+            if len(broker.tenants) > 1 and template is not None and TENANT not in template:
+                yield error_at(resource, (*path, name), f"several tenants need {TENANT} in the address")
+        after = broker.replies.rpartition(TENANT)[2][:1]
+        if TENANT in broker.replies and (after.isalnum() or after in ("", "-")):
+            yield error_at(resource, (*path, "replies"), f"{TENANT} must be followed by a separator, for example a dot")
+
+
 HUB: Final = ResourceKind("Hub", HubSettings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
-KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est, _kafka))
+KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est, _kafka, _messaging))
 
 
 def load(path: Path) -> HubSettings:

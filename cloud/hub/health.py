@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
@@ -35,6 +35,22 @@ from edge.output.text import word
 LANDING: Final = "check the hub's log and its disk (df); until then nothing is acknowledged, and nothing is lost"
 
 
+class MessagingFigures(NamedTuple):
+    """State of the connection to a message broker, and counts since the start."""
+
+    connected: bool
+    problem: str | None
+    """Reason why applications are not served; None if they are."""
+    published: int
+    """Outcomes that the broker has confirmed."""
+    replies_refused: int
+    """Outcomes that the broker did not take at the address that the sender had named."""
+    commands_rejected: int
+    copies: int
+    """Live copies that the broker has confirmed."""
+    copies_missed: int
+
+
 class HubHealth:
     """Problems of one running hub. `start`, later `stop`."""
 
@@ -55,6 +71,7 @@ class HubHealth:
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
         tap: HubTap | None = None,
+        messaging: Callable[[], MessagingFigures | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
         tenants: Tenants | None = None,
         older_copy: OlderCopyNotice | None = None,
@@ -78,6 +95,8 @@ class HubHealth:
         self._alerts = alerts
         self._audit = audit
         self._tap = tap
+        self.messaging_figures = messaging
+        """Returns the figures of the message broker; None without one."""
         self._desired = desired
         self._tenants = tenants or Tenants()
         self._older_copy = older_copy or OlderCopyNotice(data)
@@ -85,23 +104,14 @@ class HubHealth:
         self._data = data
         self._rising = CounterRise()
         self._missed = CounterRise()
+        self._broker_copies = CounterRise()
         self._logins = CounterRise()
         self._files: list[FoundProblem] = []
         self._checked_at = float("-inf")
         self._health = HealthChecks(
             (
-                *(
-                    self.landing,
-                    self.held,
-                    self.shared_identities,
-                    self.refused,
-                    self.applications,
-                    self.alerts,
-                    self.audit,
-                    self.tap,
-                    self.certificate,
-                    self.configurations,
-                ),
+                *(self.landing, self.held, self.shared_identities, self.refused, self.applications, self.alerts),
+                *(self.audit, self.tap, self.messaging, self.certificate, self.configurations),
                 *(self.registry, self.quotas, self.lag.problems, log_problems, self.machine),
             )
         )
@@ -232,6 +242,21 @@ class HubHealth:
         if self._tap is not None and (why := self._tap.problem) is not None:
             step = "check the brokers and the hub's log; nothing is left out, and landings go on"
             yield FoundProblem("kafka", why, step, Severity.WARNING)
+
+    def messaging(self) -> Iterator[FoundProblem]:
+        """Report that applications at a message broker are not served, or that it does not take all live copies."""
+        figures = self.messaging_figures()
+        if figures is None:
+            return
+        if figures.problem is not None:
+            step = (
+                "check the broker, its queues and the rights of the hub's user; outcomes and commands wait until then"
+            )
+            yield FoundProblem("messaging", figures.problem, step)
+        if self._broker_copies.lately({"missed": figures.copies_missed} if figures.copies_missed else {}):
+            what = "live copies for the message broker were dropped within the last minute"
+            step = "check the broker, or read the lake, which has all messages"
+            yield FoundProblem("live copies", what, step, Severity.WARNING)
 
     def certificate(self) -> Iterator[FoundProblem]:
         certificates = self._certificates()

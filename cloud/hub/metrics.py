@@ -93,6 +93,7 @@ class _HubCollector(Collector):
         yield from self._command_counts()
         yield from self._configurations()
         yield from self._tapped()
+        yield from self._messaging()
         yield from self._process()
 
     def _tenants(self) -> Iterator[Metric]:
@@ -151,6 +152,22 @@ class _HubCollector(Collector):
         yield GaugeMetricFamily("waypost_hub_tap_commits_behind", about, value=figures.versions_behind)
         about = "Messages passed on to Kafka by all hubs of the registry."
         yield CounterMetricFamily("waypost_hub_tap_messages", about, value=figures.records)
+
+    def _messaging(self) -> Iterator[Metric]:
+        if (figures := self._health.messaging_figures()) is None:
+            return
+        about = "1 while the message broker is connected."
+        yield GaugeMetricFamily("waypost_hub_messaging_connected", about, value=int(figures.connected))
+        about = "Outcomes of commands that the message broker has confirmed."
+        yield CounterMetricFamily("waypost_hub_messaging_outcomes", about, value=figures.published)
+        about = "Outcomes that the message broker did not take at the reply address of a command."
+        yield CounterMetricFamily("waypost_hub_messaging_replies_refused", about, value=figures.replies_refused)
+        about = "Commands from queues that were rejected."
+        yield CounterMetricFamily("waypost_hub_messaging_commands_rejected", about, value=figures.commands_rejected)
+        about = "Live copies that the message broker has confirmed."
+        yield CounterMetricFamily("waypost_hub_messaging_copies", about, value=figures.copies)
+        about = "Live copies dropped because the message broker did not take them in time."
+        yield CounterMetricFamily("waypost_hub_messaging_copies_missed", about, value=figures.copies_missed)
 
     def _process(self) -> Iterator[Metric]:
         problems, written = self._health.problems(), logs.figures()

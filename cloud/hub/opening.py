@@ -25,6 +25,7 @@ from cloud.hub.enrolment.files import (
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
 from cloud.hub.limits import DRAIN_S
+from cloud.hub.messaging.settings import BrokerSettings
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.registry.commit_states import TELEMETRY
 from cloud.hub.registry.directory import GatewayRecord
@@ -86,6 +87,8 @@ class HubConfiguration:
     """Maximum time to close connections at the end while other hubs serve."""
     kafka: TopicSettings | None = None
     """Topic that landed messages are passed on to."""
+    messaging: BrokerSettings | None = None
+    """Message broker for applications."""
 
 
 class ListenerCredentials(NamedTuple):

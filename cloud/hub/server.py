@@ -46,6 +46,7 @@ from cloud.hub.devices.service import DeviceRegistry
 from cloud.hub.enrolment.files import (
     FOLDER,
     AuthorityFileError,
+    Enroller,
     ServerCertificate,
     load_authority,
 )
@@ -62,6 +63,7 @@ from cloud.hub.lake_http import lake_routes
 from cloud.hub.lander import Lander
 from cloud.hub.limits import FILES_BESIDE_CONNECTIONS, HUB_SESSIONS_MAX, SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
+from cloud.hub.messaging.service import HubMessaging
 from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.opening import (
@@ -161,6 +163,7 @@ class HubServer:
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
         self._notices = ChangeNotices(registry)
+        self._messaging = self._make_messaging()
         self._users = self._follow_users() if self._gate.passwords else None
         self._connections = Connections(self.acceptor)
         self._older_copy = OlderCopyNotice(configuration.data)
@@ -186,7 +189,7 @@ class HubServer:
             self._metrics,
             now_us=_now_us,
             clock=loop.time,
-            copy=self._copies.take,
+            copy=self._messaging.copy,
             hear=self._commands.handle_batch,
             configured=self._desired.reported if self._desired is not None else ignore_report,
             requested=self._receipts.request,
@@ -215,12 +218,6 @@ class HubServer:
         )
         gateways, name = self._views.of(None).gateways, socket.gethostname()
         return HubAlerts(registry, self._id, measures, gateways, time.time, name=name)
-
-    def _gateway_url(self, port: int) -> str:
-        """Return the URL of this hub for gateways."""
-        enroller = self._configuration.enroller
-        name = str(enroller.names[0]) if enroller is not None and enroller.names else socket.gethostname()
-        return f"amqps://{host_and_port(name, port)}"
 
     def _alert_counts(self) -> dict[str, int]:
         """Return the number of alerts by state."""
@@ -286,6 +283,7 @@ class HubServer:
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
             tap=self._tap,
+            messaging=lambda: self._messaging.figures,
             desired=self._desired,
             tenants=self._configuration.tenants,
             older_copy=self._older_copy,
@@ -304,12 +302,16 @@ class HubServer:
         why = self._users.trouble if self._users is not None else None
         return f"changes of users are not in effect: {why}" if why is not None else None
 
+    def _make_messaging(self) -> HubMessaging:
+        publish, copy = CommandApplications(self._spaces).publish_outcome, self._copies.take
+        return HubMessaging(self._configuration.messaging, f"waypost-{self._id[:8]}", publish=publish, copy=copy)
+
     def _make_commands(self, registry: sa.URL) -> HubCommands:
         """Make the command service, its interception of messages, and the sources of the downlinks."""
         knows = self._fleet.gateways.__contains__
         made = HubCommands(
             registry,
-            CommandApplications(self._spaces).publish_outcome,
+            self._messaging.publish_outcome,
             knows=knows,
             tenants=self._configuration.tenants,
             hint=self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS),
@@ -362,7 +364,7 @@ class HubServer:
     async def run(self, ready: Callable[[ListenEndpoint, ListenEndpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set. `ready` is called with the bound addresses (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
-        access, site = self._make_access(), self._make_site()
+        access, site = self._make_access(), _site_of(configuration)
         app = self._make_application(access)
         try:
             await self._start_users()
@@ -383,12 +385,13 @@ class HubServer:
                 amqp = configuration.amqp
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
-                self._url = self._gateway_url(port)
+                self._url = _gateway_url(configuration.enroller, port)
                 await self._availability.open(port)
                 self._health.start()
                 self._alerts.start()
                 self._usage.start()
                 self._tap.start()
+                self._messaging.start(self._commands.send)
                 ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
                 await self._availability.drain(configuration.drain_s)
@@ -419,6 +422,7 @@ class HubServer:
                 ends.push_async_callback(access.keeper.close)
             ends.push_async_callback(self._alerts.close)
             ends.push_async_callback(self._tap.stop)
+            ends.push_async_callback(self._messaging.stop)
             ends.callback(self._health.stop)
 
     async def _open_services(self) -> None:
@@ -497,12 +501,6 @@ class HubServer:
             tap=self._tap,
             fleet=self._fleet,
         )
-
-    def _make_site(self) -> Site:
-        """Return the names that requests may be addressed to."""
-        http, enroller = self._configuration.http, self._configuration.enroller
-        names = enroller.names if enroller is not None else ()
-        return Site([http.host], exposed=not http.loopback, machine=socket.gethostname(), listed=names)
 
     def _make_access(self) -> HttpAccess:
         """Make the access over HTTP, with sessions and the operator token of the data directory."""
@@ -652,6 +650,19 @@ def _allow_files() -> None:
     if allowed < wanted:
         words = "only %d files can be open, for up to %d connections: raise the limit (LimitNOFILE, ulimit -n)"
         log.warning(words, allowed, LIMITS.connections_max)
+
+
+def _gateway_url(enroller: Enroller | None, port: int) -> str:
+    """Return the URL of this hub for gateways."""
+    name = str(enroller.names[0]) if enroller is not None and enroller.names else socket.gethostname()
+    return f"amqps://{host_and_port(name, port)}"
+
+
+def _site_of(configuration: HubConfiguration) -> Site:
+    """Return the names that requests may be addressed to."""
+    http, enroller = configuration.http, configuration.enroller
+    names = enroller.names if enroller is not None else ()
+    return Site([http.host], exposed=not http.loopback, machine=socket.gethostname(), listed=names)
 
 
 def _unwritten(driver: ConnectionDriver) -> bool:

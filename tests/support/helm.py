@@ -41,6 +41,12 @@ EVERYTHING: Final[dict[str, Any]] = {
     "analytics": {"enabled": True},
     "cloudNativePg": {"enabled": True},
     "keycloak": {"enabled": True},
+    "messaging": {
+        "url": "amqps://artemis:5671",
+        "caSecret": "artemis-ca",
+        "user": "waypost",
+        "existingSecret": "artemis-user",
+    },
     "kafka": {
         "brokers": ["plant-kafka-bootstrap:9093"],
         "caSecret": "plant-cluster-ca-cert",

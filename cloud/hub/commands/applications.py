@@ -49,8 +49,13 @@ KEY: Final = "idempotency-key"
 _MS: Final = 1000
 
 
-def read_command(tenant: str, address: str, header: bytes, body: bytes, sent_by: str = "") -> Draft:
-    """Read the command that an application sent to an address. Raises `InvalidCommand`."""
+def read_command(
+    tenant: str, address: str, header: bytes, body: bytes, sent_by: str = "", replies: str | None = None
+) -> Draft:
+    """Read the command that an application sent to an address. Raises `InvalidCommand`.
+
+    `replies`: begin of allowed reply addresses at a message broker; None: those of the tenant's space.
+    """
     _, _, place = address.partition("/")
     gateway, _, device = place.rpartition("/")
     try:
@@ -73,7 +78,7 @@ def read_command(tenant: str, address: str, header: bytes, body: bytes, sent_by:
         reply_to=str(reply_to) if reply_to is not None else None,
     )
     key = found.application.get(KEY, fields[_MESSAGE_ID])
-    return check_command(document, tenant, sent_by, found.body, _text(key))
+    return check_command(document, tenant, sent_by, found.body, _text(key), replies)
 
 
 def _text(key: Any) -> str | None:
@@ -213,7 +218,7 @@ class CommandApplications:
         for address in addresses:
             origin = _OutcomeOrigin()
             header = plain.section(s.HEADER, [True, None, Uint(int(REPLY_TTL_S * _MS))])
-            message = _message(news, command, address)
+            message = outcome_message(news, command, address)
             run = Run(address, command.device, AMQP | DURABLE | 1, header, [message], space.router.now_ns())
             space.router.publish(Publication(origin, run, (0,)))
             try:
@@ -223,7 +228,8 @@ class CommandApplications:
                 raise ApplicationsUnavailable("the tenant's space does not answer") from None
 
 
-def _message(news: CommandNews, command: CommandRecord, address: str) -> bytes:
+def outcome_message(news: CommandNews, command: CommandRecord, address: str) -> bytes:
+    """Return the bare message of an outcome."""
     subject = "response" if news.response is not None else command.state
     name = f"{command.id}/{subject}"
     content_type = news.content_type if news.response is not None else "application/json"

@@ -125,17 +125,24 @@ class CommandRehearsal(TypedDict):
 
 
 def check_command(
-    document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None, key: str | None = None
+    document: CommandDocument,
+    tenant: str,
+    sent_by: str,
+    body: bytes | None = None,
+    key: str | None = None,
+    replies: str | None = None,
 ) -> Draft:
-    """Check a command. `body`: payload if the document has none; `key`: idempotency key. Raises `InvalidCommand`."""
+    """Check a command. `body`: payload if the document has none; `key`: idempotency key; `replies`: begin of allowed
+    reply addresses, if not those of the tenant's space. Raises `InvalidCommand`."""
     payload, content_type = _payload(document) if body is None else (body, document.content_type)
     why = (
         tenant_fault(tenant)
         or gateway_fault(document.gateway)
         or fault(document.device, document.name, payload, content_type, document.ttl_s)
     )
-    if document.reply_to is not None and not (is_temporary(document.reply_to) or document.reply_to.startswith(REPLIES)):
-        why = why or f"reply_to must be a dynamic node of the connection, or begin with {REPLIES}"
+    if document.reply_to is not None and not _may_reply(document.reply_to, replies):
+        dynamic = "be a dynamic node of the connection, or " if replies is None else ""
+        why = why or f"reply_to must {dynamic}begin with {REPLIES if replies is None else replies}"
     for value in (document.correlation_id, document.reply_to):
         if value is not None and not 0 < len(value) <= CORRELATION_CHARACTERS_MAX:
             why = why or f"correlation_id and reply_to must have 1 to {CORRELATION_CHARACTERS_MAX} characters"
@@ -157,6 +164,12 @@ def check_command(
         sent_by,
         key,
     )
+
+
+def _may_reply(address: str, replies: str | None) -> bool:
+    if replies is not None:
+        return address.startswith(replies)
+    return is_temporary(address) or address.startswith(REPLIES)
 
 
 def outlook_document(outlook: CommandOutlook) -> OutlookRow:

@@ -90,6 +90,8 @@ class TestValues:
             {"hub": {"registry": "postgresql://other"}},
             {"hub": {"kafka": {"brokers": ["kafka:9092"]}}},
             {"kafka": {"brokers": ["kafka"]}},
+            {"hub": {"messaging": {"url": "amqp://broker"}}},
+            {"messaging": {"url": "broker:5671"}},
             {"names": []},
             {"replica": 3},
             {"autoscaling": {"connections": 20_001}},
@@ -272,6 +274,28 @@ class TestRendered:
         ports = only(resources, "NetworkPolicy")["spec"]["egress"][-1]["ports"]
         assert {"port": 9093, "protocol": "TCP"} in ports
 
+    def test_hubs_reach_the_message_broker(self, tmp_path: Path) -> None:
+        addresses = {"tenants": ["a", "b"], "copies": "{tenant}.copies"}
+        more = {"messaging": {"failover": ["amqps://other", "amqps://third:7000"], "addresses": addresses}}
+        resources = render(merged(EVERYTHING, more), tmp_path)
+        [text] = [each["data"]["hub.yaml"] for each in resources if "hub.yaml" in each.get("data", {})]
+        broker = parse(text.encode(), "hub.yaml").messaging
+        assert broker is not None
+        assert [str(each) for each in broker.endpoints] == [
+            "amqps://artemis:5671", "amqps://other:5671", "amqps://third:7000",
+        ]  # fmt: skip
+        assert (broker.tenants, broker.copies, broker.user) == (("a", "b"), "{tenant}.copies", "waypost")
+        pod = only(resources, "Deployment")["spec"]["template"]["spec"]
+        [volume] = [each for each in pod["volumes"] if each["name"] == "messaging"]
+        secrets = [each["secret"] for each in volume["projected"]["sources"]]
+        assert [each["name"] for each in secrets] == ["artemis-ca", "artemis-user"]
+        [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "messaging"]
+        files = {f"{mount['mountPath']}/{item['path']}" for each in secrets for item in each["items"]}
+        assert broker.tls is not None
+        assert files == {broker.tls.ca, broker.password_file}
+        ports = [each["port"] for each in only(resources, "NetworkPolicy")["spec"]["egress"][-1]["ports"]]
+        assert {5671, 7000} <= set(ports)
+
     def test_brokers_without_tls_need_no_secret(self, tmp_path: Path) -> None:
         resources = render(merged(SMALLEST, {"kafka": {"brokers": ["kafka:9092"]}}), tmp_path)
         kafka = parse(only(resources, "ConfigMap")["data"]["hub.yaml"].encode(), "hub.yaml").kafka
@@ -283,6 +307,7 @@ class TestRendered:
     @pytest.mark.parametrize(
         ("more", "said"),
         [
+            ({"messaging": {"url": "amqps://b", "user": "u"}}, "messaging.existingSecret is missing"),
             ({"kafka": {"brokers": ["k:1"], "user": "u"}}, "kafka.caSecret is missing"),
             ({"kafka": {"brokers": ["k:1"], "user": "u", "caSecret": "c"}}, "kafka.existingSecret is missing"),
             ({"kafka": {"strimzi": {"enabled": True}}}, "kafka.brokers is missing"),

@@ -62,6 +62,16 @@ def test_missing_registry_will_be_created(tmp_path: Path) -> None:
         ("  kafka: {brokers: [k:9092], user: u, passwordFile: p}\n", "spec.kafka: a password needs `tls`"),
         ("  kafka: {brokers: [k:9092], tls: {clientCert: c}}\n", "spec.kafka.tls: clientCert and clientKey belong"),
         ("  kafka: {brokers: ['127.0.0.1:1']}\n", "spec.kafka: 127.0.0.1:1: "),
+        ("  messaging: {url: 'http://b'}\n", "spec.messaging.url"),
+        ("  messaging: {url: 'amqp://b', user: u}\n", "spec.messaging: user and passwordFile belong together"),
+        ("  messaging: {url: 'amqp://b', user: u, passwordFile: p}\n", "spec.messaging: a password needs amqps"),
+        ("  messaging: {url: 'amqps://b', tls: {clientKey: k}}\n", "spec.messaging.tls: clientCert and clientKey"),
+        ("  messaging: {url: 'amqp://b', tenants: [a, b], copies: c}\n", "spec.messaging.copies: several tenants"),
+        (
+            "  messaging: {url: 'amqp://b', replies: 'r.{tenant}'}\n",
+            "spec.messaging.replies: {tenant} must be followed",
+        ),
+        ("  messaging: {url: 'amqp://b', tenants: [A]}\n", "spec.messaging.tenants: the name of a tenant is"),
         ("  tenantQuota: {bytesPerSecond: 0}\n", "spec.tenantQuota: 0 bytes would stop the tenant"),
         ("  tenants: [{name: a, quota: {gateways: 0}}]\n", "spec.tenants[0].quota.gateways: "),
         (

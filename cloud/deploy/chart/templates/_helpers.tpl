@@ -110,6 +110,31 @@ postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
 {{- toYaml $kafka -}}
 {{- end -}}
 
+{{/* Field `messaging` of the resource `Hub`. */}}
+{{- define "waypost-hub.messaging" -}}
+{{- $broker := deepCopy .Values.messaging.addresses -}}
+{{- $_ := set $broker "url" .Values.messaging.url -}}
+{{- with .Values.messaging.failover -}}
+{{- $_ := set $broker "failover" . -}}
+{{- end -}}
+{{- if .Values.messaging.caSecret -}}
+{{- $_ := set $broker "tls" (dict "caCert" "/etc/waypost/messaging/ca.crt") -}}
+{{- end -}}
+{{- with .Values.messaging.user -}}
+{{- if not $.Values.messaging.existingSecret -}}
+{{- fail "messaging.existingSecret is missing: messaging.user has a password" -}}
+{{- end -}}
+{{- $_ := set $broker "user" . -}}
+{{- $_ := set $broker "passwordFile" "/etc/waypost/messaging/password" -}}
+{{- end -}}
+{{- toYaml $broker -}}
+{{- end -}}
+
+{{/* True if the broker needs files. */}}
+{{- define "waypost-hub.messagingFiles" -}}
+{{- if and .Values.messaging.url (or .Values.messaging.caSecret .Values.messaging.user) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "waypost-hub.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ .user }}
@@ -136,6 +161,9 @@ capabilities: {drop: [ALL]}
 {{- $_ := set $spec "drainSeconds" .Values.drain.seconds -}}
 {{- if .Values.kafka.brokers -}}
 {{- $_ := set $spec "kafka" (include "waypost-hub.kafka" . | fromYaml) -}}
+{{- end -}}
+{{- if .Values.messaging.url -}}
+{{- $_ := set $spec "messaging" (include "waypost-hub.messaging" . | fromYaml) -}}
 {{- end -}}
 {{- toYaml (dict "apiVersion" "waypost/v1" "kind" "Hub" "spec" $spec) -}}
 {{- end -}}
