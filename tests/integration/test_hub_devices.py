@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from bridge.sasl.scram import ScramKeys
 from cloud.fleet.devices import device
 from cloud.hub.devices.limits import (
+    CREDENTIALS_BYTES_MAX,
     CREDENTIALS_MAX,
     DEVICE_BYTES_MAX,
     DOCUMENT_DEPTH_MAX,
@@ -28,6 +29,7 @@ from cloud.hub.devices.limits import (
     PAGE_SIZE_MAX,
     SEARCH_TERMS_MAX,
     SECRETS_MAX,
+    TENANT_BYTES_MAX,
 )
 from cloud.hub.devices.subjects import normalize_subject
 from cloud.hub.registry.devices import RegisteredDevices
@@ -178,6 +180,11 @@ class TestDevices:
         deepest = b'{"ext": {"a": ' + b"[" * (DOCUMENT_DEPTH_MAX - 2) + b"]" * (DOCUMENT_DEPTH_MAX - 2) + b"}}"
         assert admin.done("POST", f"devices/{tenant}/{'x' * 255}", deepest).status == 201
         assert admin.send("POST", "devices/UNKNOWN/x").status == 404
+
+    def test_bodies_are_limited(self, admin: RegistryClient, tenant: str) -> None:
+        large = {"ext": {"a": "x" * TENANT_BYTES_MAX}}
+        assert admin.send("PUT", f"tenants/{tenant}", large).status == 413
+        assert admin.send("PUT", f"credentials/{tenant}/any", ["x" * CREDENTIALS_BYTES_MAX]).status == 413
 
     def test_a_tenant_of_devices_has_a_limit_of_its_own(self, admin: RegistryClient) -> None:
         admin.done("POST", "tenants/SMALL", {"registration-limits": {"max-devices": 1}})
