@@ -55,6 +55,18 @@ ACCESS_POINT: Final = TextRule(
 PIN: Final = TextRule("[0-9]{4,8}", "a PIN is 4 to 8 digits")
 WORD: Final = TextRule("[!-~]{1,64}", "it must be 1 to 64 printable ASCII characters without spaces")
 TIME_SERVER: Final = TextRule("[A-Za-z0-9.:_-]+", '"{value}" is not a time server: give a host name or an address')
+_LINES: Final = "[ \t\r\n]*"
+_BASE64: Final = "[A-Za-z0-9+/= \t\r\n]+"
+WIFI_USER: Final = TextRule("[ -~]{1,253}", "the user of a wireless network is 1 to 253 printable ASCII characters")
+LOGIN_PASSWORD: Final = TextRule("[ -~]{1,256}", "the password of a user is 1 to 256 printable ASCII characters")
+CERTIFICATE: Final = TextRule(
+    f"(?:{_LINES}-----BEGIN CERTIFICATE-----{_BASE64}-----END CERTIFICATE-----)+{_LINES}",
+    "this is not a certificate in PEM: it begins with -----BEGIN CERTIFICATE-----, and nothing else is with it",
+)
+PRIVATE_KEY: Final = TextRule(
+    f"{_LINES}-----BEGIN (?:RSA |EC )?PRIVATE KEY-----{_BASE64}-----END (?:RSA |EC )?PRIVATE KEY-----{_LINES}",
+    "this is not a private key in PEM without a passphrase: openssl pkey -in key.pem writes one",
+)
 SSID_BYTES_MAX: Final = 32
 """Longest name of a wireless network (IEEE 802.11)."""
 
@@ -107,6 +119,26 @@ def network_name(value: str) -> str:
 def passphrase(value: str) -> str:
     """Check the password of a wireless network (WPA2, WPA3), or the key that WPA2 derives from it."""
     return PASSPHRASE.require(secret(value))
+
+
+def wifi_user(value: str) -> str:
+    """Check the name of a user at a wireless network (WPA-Enterprise)."""
+    return WIFI_USER.require(value)
+
+
+def login_password(value: str) -> str:
+    """Check the password of such a user."""
+    return LOGIN_PASSWORD.require(secret(value))
+
+
+def certificate(value: str) -> str:
+    """Check one or several certificates in PEM."""
+    return CERTIFICATE.require(value)
+
+
+def private_key(value: str) -> str:
+    """Check a private key in PEM."""
+    return PRIVATE_KEY.require(secret(value))
 
 
 def country(value: str) -> str:

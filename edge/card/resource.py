@@ -13,7 +13,7 @@ from bridge.proxy import Proxy, proxy_fault
 from bridge.resources import parse as language
 from bridge.resources.document import Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import Bytes, Live, ResourcePart, read_by
+from bridge.resources.fields import Bytes, Host, Live, ResourcePart, read_by
 from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKinds, error_at, of_kind
 from edge.card import fields
 
@@ -37,6 +37,24 @@ class Cable(ResourcePart, frozen=True, kw_only=True):
     """Addresses of name servers."""
 
 
+@hides("password", "key")
+class WifiLogin(ResourcePart, frozen=True, kw_only=True):
+    """Login of the gateway at a wireless network with users (WPA-Enterprise, IEEE 802.1X)."""
+
+    user: Live[Annotated[str, read_by(fields.wifi_user, str)]]
+    """Name of the gateway's user, for example gateway7@plant.example."""
+    password: Live[Annotated[str, read_by(fields.login_password, str)] | None] = None
+    """Password of the user (PEAP with MSCHAPv2)."""
+    certificate: Live[Annotated[str, read_by(fields.certificate, str)] | None] = None
+    """Certificate of the user (PEM), instead of a password (EAP-TLS); its chain may follow."""
+    key: Live[Annotated[str, read_by(fields.private_key, str)] | None] = None
+    """Private key of that certificate (PEM), without a passphrase."""
+    authority: Live[Annotated[str, read_by(fields.certificate, str)]]
+    """Certificate of the authority that signed the login server's (PEM)."""
+    server: Live[Host | None] = None
+    """Name of the login server in its certificate, or its domain; by default any that the authority signed."""
+
+
 @hides("password")
 class Wifi(ResourcePart, frozen=True, kw_only=True):
     """Wireless network."""
@@ -47,6 +65,8 @@ class Wifi(ResourcePart, frozen=True, kw_only=True):
     """Password of the network, or the key of 64 hexadecimal digits that WPA2 derives from it; none for an open one."""
     country: Live[Annotated[str, read_by(fields.country, str)]]
     """Country of the gateway (ISO 3166), which determines the allowed channels."""
+    login: Live[WifiLogin | None] = None
+    """Login at a network with users (WPA-Enterprise); with a password too, the access point decides."""
 
 
 @hides("password", "pin")
@@ -144,11 +164,21 @@ def _check(resource: Resource, spec: CardSpec) -> Iterator[ConfigurationError]:
             yield error_at(resource, ("spec", "cable", "gateway"), words)
     if spec.hub is not None and spec.hub.proxy is not None:
         yield from _check_proxy(resource, spec.hub.proxy)
+    if spec.wifi is not None and spec.wifi.login is not None:
+        yield from _check_login(resource, spec.wifi.login)
     if spec.lte is not None and (spec.lte.user is None) != (spec.lte.password is None):
         yield error_at(resource, ("spec", "lte"), "user and password go together")
     for name, values in (("sshKeys", spec.ssh_keys), ("timeServers", spec.time_servers)):
         if len(values) > KEYS_MAX:
             yield error_at(resource, ("spec", name), f"{KEYS_MAX} at most")
+
+
+def _check_login(resource: Resource, login: WifiLogin) -> Iterator[ConfigurationError]:
+    path = ("spec", "wifi", "login")
+    if (login.certificate is None) != (login.key is None):
+        yield error_at(resource, path, "certificate and key go together")
+    elif login.password is None and login.certificate is None:
+        yield error_at(resource, path, "a password is missing, or a certificate with its key")
 
 
 def _check_proxy(resource: Resource, proxy: Proxy) -> Iterator[ConfigurationError]:

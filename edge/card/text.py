@@ -13,6 +13,8 @@ from edge.card.resource import KIND, Plain
 
 SECRETS: Final[Sequence[Sequence[str]]] = (
     ("wifi", "password"),
+    ("wifi", "login", "password"),
+    ("wifi", "login", "key"),
     ("lte", "password"),
     ("lte", "pin"),
     ("hub", "token"),
@@ -42,7 +44,13 @@ _SECTIONS: Final = (
         "Fixed address of the wired network; by default DHCP",
         "cable:\n  address: 192.168.1.20/24\n  gateway: 192.168.1.1\n  dns: [192.168.1.1]",
     ),
-    _Section("wifi", "Wireless network", "wifi:\n  ssid: plant\n  password: '...'\n  country: DE"),
+    _Section(
+        "wifi",
+        "Wireless network\n"
+        "  # Where each user has a login (WPA-Enterprise), instead of password:\n"
+        "  # login: {user: ..., password: '...', authority: '-----BEGIN CERTIFICATE-----...', server: radius.example}",
+        "wifi:\n  ssid: plant\n  password: '...'\n  country: DE",
+    ),
     _Section("lte", "Mobile network, over a USB modem", "lte:\n  apn: internet\n  pin: '1234'"),
     _Section("sshKeys", "Public keys for logins; without any, SSH is off", "sshKeys:\n- ssh-ed25519 AAAA... ann"),
     _Section(

@@ -27,12 +27,15 @@ LISTS: Final = {"cable.dns": None, "hub.failover": None, "hub.forward": None, "t
 """Settings with several values, and their separator (None: spaces)."""
 NAMES: Final = (
     NAME, "hostname", "cable.address", "cable.gateway", "cable.dns", "wifi.ssid", "wifi.password", "wifi.country",
-    "lte.apn", "lte.user", "lte.password", "lte.pin", "sshKeys", "hub.url", "hub.failover", "hub.proxy.host",
-    "hub.proxy.port", "hub.proxy.username", "hub.proxy.password", "hub.token", "hub.forward", "timeServers",
-    "data.keepFree",
+    "wifi.login.user", "wifi.login.password", "wifi.login.certificate", "wifi.login.key", "wifi.login.authority",
+    "wifi.login.server", "lte.apn", "lte.user", "lte.password", "lte.pin", "sshKeys", "hub.url", "hub.failover",
+    "hub.proxy.host", "hub.proxy.port", "hub.proxy.username", "hub.proxy.password", "hub.token", "hub.forward",
+    "timeServers", "data.keepFree",
 )  # fmt: skip
-AS_WRITTEN: Final = ("wifi.ssid", "wifi.password", "hub.proxy.password")
+AS_WRITTEN: Final = ("wifi.ssid", "wifi.password", "wifi.login.password", "hub.proxy.password")
 """Settings in which a leading or trailing space may be intended."""
+PRIVATE_KEY: Final = "wifi.login.key"
+"""The only setting that is a private key."""
 CARDS_MAX: Final = 10_000
 """Rows of one CSV."""
 
@@ -134,7 +137,7 @@ def _read_value(name: str, path: Path) -> str:
     except UnicodeDecodeError:
         raise ImageError(f"{name}=@{path} is not in UTF-8", hint="save it as UTF-8", code=USAGE) from None
     text = text.rstrip("\r\n") if name in AS_WRITTEN else text.strip()
-    if "PRIVATE KEY" in text:  # otherwise each of its lines would be reported as an invalid key
+    if "PRIVATE KEY" in text and name != PRIVATE_KEY:  # otherwise each of its lines would be reported as an invalid key
         hint = "use the public key, from the file that ends in .pub"
         raise ImageError(f"{name}=@{path}: this is a private key", hint=hint, code=USAGE)
     return text

@@ -28,10 +28,15 @@ Values = dict[str, Any]
 
 TOKEN: Final = EnrolmentToken.make(bytes(range(32))).text
 SSH: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann@laptop"
+CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----\nTUlJQg==\n-----END CERTIFICATE-----\n"
+PRIVATE_KEY: Final = "-----BEGIN PRIVATE KEY-----\nhidden00\n-----END PRIVATE KEY-----\n"
 VALID: Final[Values] = {
     "name": "hall", "hostname": "hall-1", "cable.address": "192.168.1.20/24", "cable.gateway": "192.168.1.1",
     "cable.dns": ["192.168.1.1", "9.9.9.9"], "wifi.ssid": "plänt 🌱", "wifi.password": "a: 'secret' #1\\\"",
-    "wifi.country": "DE", "lte.apn": "internet", "lte.user": "u", "lte.password": "hidden-lte", "lte.pin": "0123",
+    "wifi.country": "DE", "wifi.login.user": "gateway7@plant", "wifi.login.password": "hidden login",
+    "wifi.login.certificate": CERTIFICATE * 2, "wifi.login.key": PRIVATE_KEY, "wifi.login.authority": CERTIFICATE,
+    "wifi.login.server": "radius.example", "lte.apn": "internet", "lte.user": "u", "lte.password": "hidden-lte",
+    "lte.pin": "0123",
     "sshKeys": [SSH, SSH], "hub.url": "amqps://hub.example:5671", "hub.failover": ["wss://hub.example:443/x"],
     "hub.proxy.host": "proxy.example", "hub.proxy.port": "8080", "hub.proxy.username": "plant",
     "hub.proxy.password": "hidden-proxy", "hub.token": TOKEN, "hub.forward": ["plant/#", "alarm/+"],
@@ -66,6 +71,17 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
         " 1234567 ",
     ),
     "wifi.country": ("de", "UK", "EN", "el", "ZZ", "00", "Germany", "GB", "constructor", "ß", ""),
+    "wifi.login.user": ("", "a b", "ä", "x" * 253, "x" * 254, "a\tb"),
+    "wifi.login.password": ("", " ", "ä", "x" * 256, "x" * 257, PLACEHOLDER),
+    "wifi.login.certificate": (
+        "", "x", PRIVATE_KEY, f"x{CERTIFICATE}", CERTIFICATE.replace("\n", "\r\n"), CERTIFICATE[:-9],
+    ),
+    "wifi.login.key": (
+        "", CERTIFICATE, PLACEHOLDER, PRIVATE_KEY.replace("PRIVATE", "RSA PRIVATE"),
+        PRIVATE_KEY.replace("PRIVATE", "ENCRYPTED PRIVATE"), PRIVATE_KEY * 2, PRIVATE_KEY.strip(),
+    ),
+    "wifi.login.authority": ("", "\ufeff" + CERTIFICATE, CERTIFICATE * 3, f"{CERTIFICATE}\x1c", f" \t{CERTIFICATE}"),
+    "wifi.login.server": HOSTS,
     "lte.apn": ("a b", "a.b", "-a", "x" * 100, "x" * 101), "lte.user": ("", "a b", PLACEHOLDER, "x" * 64, "x" * 65),
     "lte.password": ("ä", PLACEHOLDER), "lte.pin": ("12", "12345678", "123456789", "١٢٣٤", PLACEHOLDER),
     "sshKeys": (
@@ -99,9 +115,14 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
     "data.keepFree": ("1", "1.5 Gi", "1 gb", "9007199254740992", "9007199254740993000", "8192Ti", "8193Ti", "-1",
         "٣", "1..2"),
 }  # fmt: skip
+WIFI: Final[Values] = {"name": "hall", "wifi.ssid": "x", "wifi.country": "DE"}
 MISSING: Final[tuple[Values, ...]] = (
     {}, {"name": "hall"}, {"name": "hall", "wifi.ssid": "x"}, {"name": "hall", "cable.dns": ["::1"]},
     {"name": "hall", "hub.proxy.port": "1"}, {"name": "hall", "hub.forward": ["#"]}, {"name": "a.b"},
+    {"name": "hall", "wifi.login.user": "u"}, {"name": "hall", "wifi.login.key": PRIVATE_KEY},
+    {**WIFI, "wifi.login.user": "u", "wifi.login.authority": CERTIFICATE},
+    {**WIFI, "wifi.login.user": "u", "wifi.login.authority": CERTIFICATE, "wifi.login.key": PRIVATE_KEY},
+    {**WIFI, "wifi.login.user": "u", "wifi.login.authority": CERTIFICATE, "wifi.login.password": "p"},
     {"name": "hall", "lte.apn": "x", "lte.user": "u"}, {"name": "hall", "timeServers": ["x"] * (KEYS_MAX + 1)},
     {"name": "hall", "cable.address": "2001:db8::5/64", "cable.gateway": "fe80::1"},
     {"name": "hall", "cable.address": "fe80::5/64", "cable.gateway": "fe80::5"},

@@ -10,14 +10,17 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from edge.card.resource import Cable, Card, Lte, Wifi
+from edge.card.resource import Cable, Card, Lte, Wifi, WifiLogin
 
 CABLE: Final = "run/systemd/network/10-waypost-cable.network"
 WIFI: Final = "run/waypost-settings/wpa_supplicant.conf"
+WIFI_AUTHORITY: Final = "run/waypost-settings/wifi-authority.pem"
+WIFI_CERTIFICATE: Final = "run/waypost-settings/wifi-certificate.pem"
+WIFI_KEY: Final = "run/waypost-settings/wifi-key.pem"
 LTE: Final = "run/NetworkManager/system-connections/waypost-lte.nmconnection"
 TIME: Final = "run/systemd/timesyncd.conf.d/waypost.conf"
 SSH: Final = "run/systemd/dnssd/waypost-ssh.dnssd"
-ALL: Final = (CABLE, WIFI, LTE, TIME, SSH)
+ALL: Final = (CABLE, WIFI, WIFI_AUTHORITY, WIFI_CERTIFICATE, WIFI_KEY, LTE, TIME, SSH)
 """Paths below the root; files without a setting on the card are removed."""
 CABLES: Final = "eth* end* enx* usb*"
 CABLE_METRIC: Final = 100
@@ -51,6 +54,12 @@ def _files(card: Card) -> Iterator[tuple[str, File]]:
         yield CABLE, File(_cable(spec.cable), 0o644)
     if spec.wifi is not None:
         yield WIFI, File(_wifi(spec.wifi), 0o600)
+        login = spec.wifi.login
+        if login is not None:
+            yield WIFI_AUTHORITY, File(login.authority, 0o644)
+        if login is not None and login.certificate is not None and login.key is not None:
+            yield WIFI_CERTIFICATE, File(login.certificate, 0o644)
+            yield WIFI_KEY, File(login.key, 0o600)
     if spec.lte is not None:
         yield LTE, File(_lte(spec.lte), 0o600)
     if spec.time_servers:
@@ -72,23 +81,50 @@ def _wifi(wifi: Wifi) -> str:
     """Write SSID, key and password as hexadecimal digits, so that no character of them has a meaning there.
 
     WPA2 takes the key that IEEE 802.11 derives from the password, WPA3 (SAE) the password itself, so the key
-    alone allows WPA2 only. An access point
-    offers one of them or both; SAE demands protected management frames, which WPA2 may have too (ieee80211w).
+    alone allows WPA2 only. An access point offers some of them, or logins of users (EAP); SAE demands protected
+    management frames, which the others may have too (ieee80211w).
     """
     name = wifi.ssid.encode()
     lines = ["ctrl_interface=/run/wpa_supplicant", f"country={wifi.country}", f"sae_pwe={SAE_BOTH_WAYS}"]
     lines += ["network={", f"\tssid={name.hex()}"]
-    if wifi.password is None:
-        lines += ["\tkey_mgmt=NONE"]
-    elif len(wifi.password) == KEY_DIGITS:  # SAE needs the password itself
-        lines += [f"\tpsk={wifi.password}", "\tkey_mgmt=WPA-PSK WPA-PSK-SHA256"]
-        lines += [f"\tieee80211w={PROTECTED_IF_OFFERED}"]
-    else:
+    ways: list[str] = []
+    if wifi.password is not None and len(wifi.password) == KEY_DIGITS:  # SAE needs the password itself
+        lines += [f"\tpsk={wifi.password}"]
+        ways += ["WPA-PSK", "WPA-PSK-SHA256"]
+    elif wifi.password is not None:
         password = wifi.password.encode()
         key = hashlib.pbkdf2_hmac("sha1", password, name, 4096, 32)
         lines += [f"\tpsk={key.hex()}", f"\tsae_password={password.hex()}"]
-        lines += ["\tkey_mgmt=SAE WPA-PSK WPA-PSK-SHA256", f"\tieee80211w={PROTECTED_IF_OFFERED}"]
+        ways += ["SAE", "WPA-PSK", "WPA-PSK-SHA256"]
+    if wifi.login is not None:
+        lines += _login(wifi.login)
+        ways += ["WPA-EAP", "WPA-EAP-SHA256"]
+    lines += [f"\tkey_mgmt={' '.join(ways) or 'NONE'}"]
+    lines += [f"\tieee80211w={PROTECTED_IF_OFFERED}"] if ways else []
     return "\n".join([*lines, "\tscan_ssid=1", "}", ""])
+
+
+def _login(login: WifiLogin) -> Iterator[str]:
+    """Yield the lines of a login. The login server chooses among the methods.
+
+    Times of certificates are not checked: before it is connected, a gateway without a clock of its own only knows that
+    it is later than its image.
+    """
+    methods = []
+    if login.certificate is not None:
+        methods.append("TLS")
+        yield f'\tclient_cert="/{WIFI_CERTIFICATE}"'
+        yield f'\tprivate_key="/{WIFI_KEY}"'
+    if login.password is not None:
+        methods.append("PEAP")
+        yield f"\tpassword={login.password.encode().hex()}"
+        yield '\tphase2="auth=MSCHAPV2"'
+    yield f"\teap={' '.join(methods)}"
+    yield f"\tidentity={login.user.encode().hex()}"
+    yield f'\tca_cert="/{WIFI_AUTHORITY}"'
+    yield '\tphase1="tls_disable_time_checks=1"'
+    if login.server is not None:
+        yield f"\tdomain_suffix_match={login.server.encode().hex()}"
 
 
 def _lte(lte: Lte) -> str:

@@ -336,7 +336,7 @@ class BundleDownload:
         with contextlib.ExitStack() as opened:
             try:
                 answer = opened.enter_context(self._server.get(url, headers))
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:  # the last one: a redirect to no URL
                 raise DownloadFailed(f"{url}: {error or type(error).__name__}") from None
             if answer.status not in (http.HTTPStatus.OK, http.HTTPStatus.PARTIAL_CONTENT):
                 raise ServerRefused(f"{url}: the server answers {answer.status} {answer.reason}", answer.status)

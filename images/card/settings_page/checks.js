@@ -212,6 +212,10 @@ const CHECKS = {
   network_name: value => bytesOf(value) <= RULES.ssidBytesMax && value && printable(value)
     ? "" : "the name of a wireless network (SSID) is 1 to 32 printable bytes",
   passphrase: value => secret(value) || byPattern("passphrase")(value),
+  wifi_user: byPattern("wifi_user"),
+  login_password: value => secret(value) || byPattern("login_password")(value),
+  certificate: byPattern("certificate"),
+  private_key: value => secret(value) || byPattern("private_key")(value),
   country: value => byPattern("country")(value) && (countryFault(value) || byPattern("country")(value)),
   access_point: byPattern("access_point"),
   word: value => secret(value) || byPattern("word")(value),
@@ -267,6 +271,13 @@ function listOtherFaults(values) {
   else if ((values["hub.proxy.username"] ?? "").includes(":"))
     add("hub.proxy.username", "a user name with a colon cannot be sent to a proxy (RFC 7617)", "spec.hub.proxy");
   if (values["hub.proxy.password"] !== undefined) add("hub.proxy.password", secret(values["hub.proxy.password"]));
+  if (hasAny(values, "wifi.login")) {
+    const [word, certificate, key] = ["password", "certificate", "key"].map(each => values[`wifi.login.${each}`]);
+    if ((certificate === undefined) !== (key === undefined))
+      add("wifi.login.certificate", "certificate and key go together", "spec.wifi.login");
+    else if (word === undefined && certificate === undefined)
+      add("wifi.login.password", "a password is missing, or a certificate with its key", "spec.wifi.login");
+  }
   if ((values["lte.user"] === undefined) !== (values["lte.password"] === undefined))
     add("lte.user", "user and password go together", "spec.lte");
   for (const name of ["sshKeys", "timeServers"])

@@ -2,7 +2,7 @@
 
 const inputs = new Map(RULES.fields.map(({ name }) => [name, document.getElementById(name)]));
 const touched = new Set();
-const KEEP_SPACES = new Set(["wifi.ssid", "wifi.password", "hub.proxy.password"]);
+const KEEP_SPACES = new Set(["wifi.ssid", "wifi.password", "wifi.login.password", "hub.proxy.password"]);
 
 function readValues() {
   const values = {};
@@ -65,8 +65,12 @@ for (const [name, input] of inputs) {
   });
 }
 document.getElementById("reveal").addEventListener("change", event => {
-  for (const { name, secret: hidden } of RULES.fields)
-    if (hidden) inputs.get(name).type = event.target.checked ? "text" : "password";
+  for (const { name, secret: hidden } of RULES.fields) {
+    if (!hidden) continue;
+    const input = inputs.get(name);
+    if (input.tagName === "TEXTAREA") input.classList.toggle("secret", !event.target.checked);
+    else input.type = event.target.checked ? "text" : "password";
+  }
 });
 document.querySelector("form").addEventListener("submit", save);
 document.querySelector("form").hidden = false;

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from bridge.version import VERSION
 from edge.card.location import FILE
-from images.card.settings_page.rules import PageField, list_fields, make_rules
+from images.card.settings_page.rules import LINES, PageField, list_fields, make_rules
 
 HERE: Final = Path(__file__).parent
 PAGE: Final = "settings.html"
@@ -49,6 +49,14 @@ SECTIONS: Final = (
         PageInput("wifi.ssid", "Network name (SSID)", "Upper and lower case matter"),
         PageInput("wifi.password", "Wi-Fi password", "None for an open network"),
         PageInput("wifi.country", "Country", "Two letters of ISO 3166, for example DE or US"),
+    )),
+    PageSection("Login at a Wi-Fi with users (WPA-Enterprise)", False, (
+        PageInput("wifi.login.user", "User at the Wi-Fi", "For example gateway7@plant.example"),
+        PageInput("wifi.login.password", "Password of the user", "Or a certificate with its key"),
+        PageInput("wifi.login.authority", "Certificate of the authority", "PEM, of the login server's authority"),
+        PageInput("wifi.login.server", "Name of the login server", "As in its certificate, or its domain"),
+        PageInput("wifi.login.certificate", "Certificate of the user", "PEM, instead of a password"),
+        PageInput("wifi.login.key", "Private key of the user", "PEM, without a passphrase"),
     )),
     PageSection("Logins", True, (
         PageInput("sshKeys", "Public SSH keys", "One a line; without any, SSH is off"),
@@ -123,8 +131,9 @@ def _render_input(given: PageInput, field: PageField) -> str:
     name = given.name
     plain = 'spellcheck="false" autocapitalize="none" autocomplete="off"'
     common = f'id="{name}" aria-describedby="{name}-hint {name}-fault" {plain}'
-    if field.many:
-        control = f'<textarea {common} rows="2"></textarea>'
+    if field.many or field.check in LINES:
+        hidden = ' class="secret"' if field.secret else ""
+        control = f'<textarea {common}{hidden} rows="2"></textarea>'
     else:
         control = f'<input {common} type="{"password" if field.secret else "text"}">'
     label = f'<label for="{name}">{html.escape(given.label)}</label>'

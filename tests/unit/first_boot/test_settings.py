@@ -16,6 +16,7 @@ import pytest
 
 from bridge.enrolment import EnrolmentToken
 from bridge.proxy import Proxy
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot import rendering
 from edge.appliance.first_boot.attesting import report
 from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootState, refusal_of, state_of
@@ -30,10 +31,16 @@ from tests.support.simulated_kill import SimulatedKill
 __all__ = ["cut"]
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nTUlJQg==\n-----END CERTIFICATE-----\n"
+KEY = "-----BEGIN PRIVATE KEY-----\nhidden00\n-----END PRIVATE KEY-----\n"
+LOGIN = {
+    "user": "gateway7@plant", "password": "hidden login", "certificate": CERTIFICATE, "key": KEY,
+    "authority": CERTIFICATE, "server": "radius.example",
+}  # fmt: skip
 SPEC = {
     "hostname": "hall-1",
     "cable": {"address": "192.168.1.20/24", "gateway": "192.168.1.1", "dns": ["9.9.9.9"]},
-    "wifi": {"ssid": 'a"b', "password": "hidden-wifi", "country": "DE"},
+    "wifi": {"ssid": 'a"b', "password": "hidden-wifi", "country": "DE", "login": LOGIN},
     "lte": {"apn": "internet", "user": "u", "password": "hidden\\lte", "pin": "0123"},
     "sshKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann"],
     "hub": {
@@ -49,6 +56,7 @@ SPEC = {
 
 
 WPA_KEY_MGMT_PSK, WPA_KEY_MGMT_PSK_SHA256, WPA_KEY_MGMT_SAE = 1 << 1, 1 << 8, 1 << 10
+WPA_KEY_MGMT_IEEE8021X, WPA_KEY_MGMT_IEEE8021X_SHA256 = 1 << 0, 1 << 7
 """Constants of wpa_supplicant (src/common/defs.h)."""
 
 
@@ -85,7 +93,9 @@ class TestApplying:
         assert wanted.urls == ("amqps://hub.example", "wss://hub.example")
         assert wanted.proxy == Proxy(host="proxy.example", username="plant", password="hidden-proxy")
         assert "hidden-proxy" not in repr(wanted)
-        secret = [rendering.WIFI, rendering.LTE, "data/settings/waypost.yaml", "var/lib/waypost/first-boot/wanted.json"]
+        assert made[rendering.WIFI_KEY].decode() == KEY
+        secret = [rendering.WIFI, rendering.WIFI_KEY, rendering.LTE]
+        secret += ["data/settings/waypost.yaml", "var/lib/waypost/first-boot/wanted.json"]
         assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in secret} == dict.fromkeys(secret, 0o600)
 
     def test_name_that_looks_like_a_time_is_unchanged_in_the_remaining_copy(self, tmp_path: Path) -> None:
@@ -261,7 +271,7 @@ def test_networks_are_used_in_the_order_cable_wifi_modem() -> None:
     assert text.count(f"method=auto\nroute-metric={rendering.LTE_METRIC}\n") == 2
 
 
-def wifi(**settings: str) -> str:
+def wifi(**settings: object) -> str:
     """Return the configuration of wpa_supplicant for a wireless network."""
     found = read(text_of(document("a", {"wifi": {"country": "DE", **settings}})).encode(), "x")
     assert found is not None
@@ -299,6 +309,49 @@ class TestWirelessNetworks:
         assert f"PSK - hexdump(len=32): {key.hex(' ')}" in said
         assert "SSID - hexdump_ascii(len=3):" in said or "ssid - hexdump_ascii(len=3):" in said
         assert not [line for line in said if "Line " in line and "error" in line.lower()]
+
+    @pytest.mark.skipif(shutil.which("wpa_supplicant") is None, reason="wpasupplicant is not installed")
+    @pytest.mark.parametrize("password", [None, r'a"b#c\ {x}', "~" * 256])
+    @pytest.mark.parametrize("certificate", [None, CERTIFICATE])
+    def test_wpa_supplicant_logs_in_with_password_and_certificate(
+        self, tmp_path: Path, password: str | None, certificate: str | None
+    ) -> None:
+        if password is None and certificate is None:
+            return
+        login = {"user": 'DOMAIN\\g "7"', "authority": CERTIFICATE, "server": "radius.example"}
+        login |= {"password": password} if password is not None else {}
+        login |= {"certificate": certificate, "key": KEY} if certificate is not None else {}
+        (tmp_path / "wpa_supplicant.conf").write_text(wifi(ssid="plant", login=login))
+        command = ["wpa_supplicant", "-dd", "-K", "-D", "none", "-i", "none0", "-c", "wpa_supplicant.conf"]
+        said = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        ).stdout.splitlines()
+        assert f"key_mgmt: {hex(WPA_KEY_MGMT_IEEE8021X | WPA_KEY_MGMT_IEEE8021X_SHA256)}" in said
+        assert f"identity - hexdump_ascii(len={len(login['user'])}):" in said
+        assert "domain_suffix_match - hexdump_ascii(len=14):" in said
+        assert f"ca_cert - hexdump_ascii(len={len(rendering.WIFI_AUTHORITY) + 1}):" in said
+        assert [each for each in said if each.startswith("eap methods - hexdump")], said
+        has = {"password": password is not None, "client_cert": certificate is not None}
+        for name, given in has.items():
+            assert any(each.startswith(f"{name} - hexdump") for each in said) == given
+        assert not [line for line in said if "Line " in line and "error" in line.lower()]
+
+    @pytest.mark.parametrize(
+        ("login", "path"),
+        [
+            ({"user": "a", "authority": CERTIFICATE}, "wifi.login"),
+            ({"user": "a", "authority": CERTIFICATE, "certificate": CERTIFICATE}, "wifi.login"),
+            ({"user": "a", "authority": CERTIFICATE, "password": "b", "key": KEY}, "wifi.login"),
+            ({"user": "a", "password": "b"}, "wifi.login"),
+            ({"user": "a", "password": "b", "authority": KEY}, "wifi.login.authority"),
+            ({**LOGIN, "key": KEY.replace("PRIV", "ENCRYPTED PRIV")}, "wifi.login.key"),
+        ],
+    )
+    def test_incomplete_login_is_refused(self, login: dict[str, str], path: str) -> None:
+        text = text_of(document("a", {"wifi": {"ssid": "x", "country": "DE", "login": login}}))
+        with pytest.raises(ConfigurationRejected) as refused:
+            read(text.encode(), "x")
+        assert [each.path.rpartition(": ")[2] for each in refused.value.errors] == [f"spec.{path}"]
 
     def test_applied_country_remains(self, tmp_path: Path) -> None:
         """An older program accepted UK: its network survives an update. A new file with it is refused."""

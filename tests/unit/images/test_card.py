@@ -24,9 +24,13 @@ from tests.unit.images.published_image import BEGIN, card
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
 SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann@laptop"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nTUlJQg==\n-----END CERTIFICATE-----"
+PRIVATE_KEY = "-----BEGIN PRIVATE KEY-----\nhidden00\n-----END PRIVATE KEY-----"
 EVERYTHING = {
     "name": "hall", "hostname": "hall-1", "cable.address": "192.168.1.20/24", "cable.gateway": "192.168.1.1",
     "cable.dns": "192.168.1.1 9.9.9.9", "wifi.ssid": "plant", "wifi.password": "a: 'secret' #1", "wifi.country": "DE",
+    "wifi.login.user": "gateway7", "wifi.login.password": "hidden-login", "wifi.login.certificate": CERTIFICATE,
+    "wifi.login.key": PRIVATE_KEY, "wifi.login.authority": CERTIFICATE, "wifi.login.server": "radius.example",
     "lte.apn": "internet", "lte.user": "u", "lte.password": "hidden-lte", "lte.pin": "0123", "sshKeys": f"{SSH}\n{SSH}",
     "hub.url": "amqps://hub.example:5671", "hub.failover": "wss://hub.example:443 wss://hub.example:8443",
     "hub.proxy.host": "proxy.example", "hub.proxy.port": "8080", "hub.proxy.username": "plant",

@@ -148,8 +148,9 @@ def test_redirects_are_followed(gateway: Gateway, server: FileServer) -> None:
     assert len(clock.naps) <= 1, "it gives up on too many, and tries again"
 
 
-def test_redirect_to_another_protocol_is_refused(gateway: Gateway, server: FileServer) -> None:
-    server.redirects = ["file:///etc/passwd"]
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "http://127.0.0.1:99999/", "http://[::1", "/\xe4"])
+def test_redirect_to_another_protocol_or_no_url_is_refused(gateway: Gateway, server: FileServer, place: str) -> None:
+    server.redirects = [place]
     clock = Clock()
     gateway.fetch_whole(clock)
     assert clock.naps == [RETRY_S[0]]
