@@ -1,4 +1,5 @@
-"""`waypost hub` with its users and devices, and with `revoke-certificate`, which needs the enrolments of the fleet."""
+"""`waypost hub` with its users, devices and registry, and with `revoke-certificate`, which needs the enrolments of the
+fleet."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from pathlib import Path
 from cloud.fleet.audited import audited
 from cloud.fleet.devices import device
 from cloud.fleet.place import HubPlace, config_option, data_option, open_enrolments
+from cloud.fleet.registry_cli import backup, migrate, move_registry, restore
 from cloud.fleet.users import user
 from cloud.hub.cli import hub
 from edge.output.errors import CommandError
 from edge.output.text import word
 
-hub.add_command(user)
-hub.add_command(device)
+for each in (user, device, backup, restore, move_registry, migrate):
+    hub.add_command(each)
 
 
 @hub.command("revoke-certificate")

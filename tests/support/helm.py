@@ -38,6 +38,7 @@ EVERYTHING: Final[dict[str, Any]] = {
         "dashboards": {"enabled": True},
     },
     "prove": {"pushgateway": "http://pushgateway:9091/"},
+    "backup": {"enabled": True, "existingClaim": "backups", "existingSecret": "backup-passphrase"},
     "analytics": {"enabled": True},
     "cloudNativePg": {"enabled": True},
     "keycloak": {"enabled": True},

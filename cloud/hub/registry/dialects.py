@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterable
 from typing import Any, Final, Literal, Protocol
 
 import sqlalchemy as sa
@@ -83,6 +84,10 @@ class SqlDialect(Protocol):
         """Return UTC seconds on the clock of the database, which all hubs share."""
         ...
 
+    def continue_numbers(self, tx: sa.Connection, tables: Iterable[sa.Table]) -> None:
+        """Let numbers that the database gives continue after those in the rows."""
+        ...
+
     def error_text(self, error: SQLAlchemyError) -> str:
         """Return the database's error text, without quoted row values."""
         ...
@@ -152,6 +157,9 @@ class Sqlite:
     def utc_s(self, tx: sa.Connection) -> float:
         return (float(tx.exec_driver_sql("SELECT julianday('now')").scalar_one()) - _JULIAN_DAY_1970) * 86_400
 
+    def continue_numbers(self, tx: sa.Connection, tables: Iterable[sa.Table]) -> None:
+        """Do nothing: SQLite continues after the highest number."""
+
     def error_text(self, error: SQLAlchemyError) -> str:
         return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__
 
@@ -218,6 +226,14 @@ class Postgresql:
 
     def utc_s(self, tx: sa.Connection) -> float:
         return float(tx.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
+
+    def continue_numbers(self, tx: sa.Connection, tables: Iterable[sa.Table]) -> None:
+        for table in tables:
+            column = table.autoincrement_column
+            highest = None if column is None else tx.execute(sa.select(sa.func.max(column))).scalar()
+            if column is not None and highest is not None:
+                sequence = sa.func.pg_get_serial_sequence(table.name, column.name)
+                tx.execute(sa.select(sa.func.setval(sequence, highest)))
 
     def error_text(self, error: SQLAlchemyError) -> str:
         if not isinstance(error, DBAPIError):

@@ -6,6 +6,7 @@
     ├── RegistryRefused       server or file deny access, or do not keep what they confirm
     ├── RegistryForeign       the database belongs to something else
     ├── RegistryTooNew        a newer version of the program made it
+    ├── RegistryLeft          it was moved elsewhere, or a move or restore into it has not ended
     ├── WriterReplaced        another hub uses this hub's writer id
     ├── GatewaysMoved         gateways of a landing have connected to another hub
     └── LandingElsewhere      a hub with another lake has an unfinished landing of a gateway
@@ -36,6 +37,10 @@ class RegistryForeign(RegistryError):
 
 class RegistryTooNew(RegistryError):
     """The registry was made by a newer program."""
+
+
+class RegistryLeft(RegistryError):
+    """The registry was moved to another place, or a move or restore into it has not ended."""
 
 
 class WriterReplaced(RegistryError):

@@ -25,7 +25,15 @@ import sqlalchemy as sa
 from cloud.hub.registry.commit_states import FORGOTTEN, NUMBERED, PREPARED
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.marks import Marks
-from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered, writers
+from cloud.hub.registry.schema import (
+    OLDER_WRITER,
+    PARAMETERS_MAX,
+    commits,
+    gateways,
+    ledgered,
+    require_unmarked,
+    writers,
+)
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.faults import RegistryError
 from cloud.lake.lake import LandingLake
@@ -104,6 +112,7 @@ class LakeCheck:
         found = self._numbers(lake)  # before the registry: what is in the lake now was in the registry before
 
         def work(tx: sa.Connection) -> tuple[bool, Mapping[CommitSeries, int], int]:
+            require_unmarked(tx)
             return self._writer.repair(tx), _later(tx, found), self._database.connections
 
         forgotten, later, connection = self._database.transaction(work)
@@ -115,6 +124,14 @@ class LakeCheck:
             found = _fenced(found)
         self._checked, self._again = connection, False
         return {table: number for (writer, table), number in found.items() if writer == self._writer.id}
+
+    def repair(self, lake: LandingLake) -> int:
+        """Repair the registry as an older copy, also if the lake does not show that it is one; return the number of
+        writers with later commits in the lake. Raises `RegistryError`, `LakeError`."""
+        found = self._numbers(lake)
+        later = self._database.transaction(lambda tx: _later(tx, found))
+        self._repair(lake, found, later, always=True)
+        return len({series.writer for series in later})
 
     def _numbers(self, lake: LandingLake) -> dict[CommitSeries, int]:
         """Return the last number of each series of this registry in the lake, of a commit or a fence."""
@@ -135,7 +152,14 @@ class LakeCheck:
             return application.removeprefix(before).removesuffix(after)
         return None
 
-    def _repair(self, lake: LandingLake, found: Mapping[CommitSeries, int], later: Mapping[CommitSeries, int]) -> None:
+    def _repair(
+        self,
+        lake: LandingLake,
+        found: Mapping[CommitSeries, int],
+        later: Mapping[CommitSeries, int],
+        *,
+        always: bool = False,
+    ) -> None:
         for series, known in later.items():
             words = "the registry is an older copy: table %s of the lake has commit %d of writer %s, the registry %d"
             log.error(words, series.table, found[series], series.writer or "(none)", known)
@@ -150,7 +174,7 @@ class LakeCheck:
         dropped = [moved for part in lake.ledgered() for moved in part]
 
         def work(tx: sa.Connection) -> None:
-            if not _later(tx, found):
+            if not always and not _later(tx, found):
                 return  # another hub has repaired it in the meantime
             _forget_open(tx, lake.identity)
             Marks.mark_unusable(tx, landed)

@@ -19,6 +19,13 @@ def known_gateways(tx: sa.Connection, tenant: str) -> dict[str, bool]:
     return {name: name in there for name in sorted(str(row.name) for row in tx.execute(_known(tenant)))}
 
 
+def all_gateways(tx: sa.Connection) -> set[Key]:
+    """Return (tenant, name) of all gateways that have enrolled or connected, forgotten ones too."""
+    connected = sa.select(gateways.c.tenant, gateways.c.name)
+    enrolled = sa.select(certificates.c.tenant, certificates.c.gateway)
+    return {(row[0], row[1]) for row in tx.execute(sa.union(connected, enrolled))}
+
+
 def is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
     """Return whether a gateway is known."""
     row = tx.execute(sa.select(gateways.c.forgotten_at).where(*_row_of(tenant, gateway))).first()

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 import secrets
+import time
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateColumn
 
-from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
+from bridge.version import VERSION
+from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 19
+SCHEMA_VERSION = 20
 """Version of the tables below; incremented with every change."""
+
+LOWEST_SCHEMA = 20
+"""Lowest `SCHEMA_VERSION` of a program that may use a registry with these tables
+(``cloud/decisions/0019-schema-changes-expand-then-contract.md``). A change that only adds keeps it: old programs name
+the columns that they use, so new columns are nullable. A change that takes something away raises it, one version after
+the last program that needs it."""
 
 PARAMETERS_MAX = 900
 """Bound parameters in one statement: SQLite before 3.32 takes 999."""
@@ -45,6 +54,21 @@ schema_version = sa.Table(
     metadata,
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("registry_id", sa.String(32), nullable=False),
+)
+schema_revisions = sa.Table(
+    "schema_revisions",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("lowest", sa.Integer, nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("program", sa.String(64), nullable=False),
+)
+registry_marks = sa.Table(
+    "registry_marks",
+    metadata,
+    sa.Column("state", sa.String(16), primary_key=True),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
 )
 writers = sa.Table(
     "writers",
@@ -517,10 +541,19 @@ audit = sa.Table(
 )
 
 
+class RegistryState(enum.Enum):
+    """Mark of a registry that no hub may use."""
+
+    ARRIVING = "arriving"
+    """A restore or a move into it has not ended."""
+    LEFT = "left"
+    """A move to another place has ended."""
+
+
 def open_schema(tx: sa.Connection) -> str:
     """Create or migrate the tables; return the registry's id.
 
-    Raises `RegistryForeign`, `RegistryTooNew`.
+    Raises `RegistryForeign`, `RegistryTooNew`, `RegistryLeft`.
     """
     there = set(sa.inspect(tx).get_table_names())
     found = _known(tx, there)
@@ -528,32 +561,95 @@ def open_schema(tx: sa.Connection) -> str:
         metadata.create_all(tx)
         registry_id = secrets.token_hex(16)
         tx.execute(schema_version.insert().values(version=SCHEMA_VERSION, registry_id=registry_id))
+        record_revision(tx)
         return registry_id
     version, registry_id = found
     if version < SCHEMA_VERSION:
         _migrate(tx, version)
         tx.execute(schema_version.update().values(version=SCHEMA_VERSION))
+        record_revision(tx)
     return registry_id
+
+
+def record_revision(tx: sa.Connection) -> None:
+    """Record that the tables have this program's version, and the lowest program that may use them."""
+    made_at = time.time_ns() // 1_000
+    values = {"version": SCHEMA_VERSION, "lowest": LOWEST_SCHEMA, "made_at": made_at, "program": VERSION}
+    tx.execute(schema_revisions.delete().where(schema_revisions.c.version == SCHEMA_VERSION))
+    tx.execute(schema_revisions.insert().values(values))
+
+
+def additions(tx: sa.Connection) -> list[str]:
+    """Return what a migration adds, for people: tables, columns and indexes."""
+    inspected = sa.inspect(tx)
+    there = set(inspected.get_table_names())
+    found: list[str] = []
+    for table in metadata.sorted_tables:
+        if table.name not in there:
+            found.append(f"table {table.name}")
+            continue
+        columns = {column["name"] for column in inspected.get_columns(table.name)}
+        indexes = {index["name"] for index in inspected.get_indexes(table.name)}
+        found += [f"column {table.name}.{column.name}" for column in table.columns if column.name not in columns]
+        found += [f"index {index.name}" for index in table.indexes if index.name not in indexes]
+    return found
+
+
+def mark(tx: sa.Connection, state: RegistryState, place: str) -> None:
+    """Mark a registry, so that no hub uses it."""
+    made_at = time.time_ns() // 1_000
+    tx.execute(registry_marks.insert().values(state=state.value, place=place, made_at=made_at))
+
+
+def state_of(tx: sa.Connection) -> tuple[RegistryState | None, str] | None:
+    """Return mark and id of a registry; None for an empty database. Raises `RegistryForeign`."""
+    there = set(sa.inspect(tx).get_table_names())
+    found = _version(tx, there)
+    if found is None:
+        return None
+    row = tx.execute(sa.select(registry_marks.c.state)).first() if registry_marks.name in there else None
+    return (None if row is None else RegistryState(row.state)), found[1]
 
 
 def version_of(tx: sa.Connection) -> int | None:
     """Return the schema version of a registry without changing it; None for an empty database.
 
-    Raises `RegistryForeign`, `RegistryTooNew`.
+    Raises `RegistryForeign`, `RegistryTooNew`, `RegistryLeft`.
     """
     found = _known(tx, set(sa.inspect(tx).get_table_names()))
     return None if found is None else found[0]
 
 
 def _known(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:
-    """Return `_version` of a registry that this program knows. Raises `RegistryForeign`, `RegistryTooNew`."""
+    """Return `_version` of a registry that this program may use. Raises `RegistryForeign`, `RegistryTooNew`,
+    `RegistryLeft`."""
     found = _version(tx, there)
-    if found is not None and found[0] > SCHEMA_VERSION:
+    if registry_marks.name in there:
+        require_unmarked(tx)
+    if found is not None and found[0] > SCHEMA_VERSION and _lowest(tx, there, found[0]) > SCHEMA_VERSION:
         raise RegistryTooNew(
             f"the registry has schema version {found[0]}, this program knows {SCHEMA_VERSION}: "
             "a newer version made it; use that version"
         )
     return found
+
+
+def require_unmarked(tx: sa.Connection) -> None:
+    """Check that hubs may use the registry. Raises `RegistryLeft`."""
+    row = tx.execute(sa.select(registry_marks)).first()
+    if row is not None and row.state == RegistryState.LEFT.value:
+        raise RegistryLeft(f"the registry was moved to {row.place}: start the hub with that one")
+    if row is not None:
+        raise RegistryLeft("a restore into the registry, or a move, was interrupted: repeat the command")
+
+
+def _lowest(tx: sa.Connection, there: set[str], version: int) -> int:
+    """Return the lowest version of a program that may use a registry of this version."""
+    if schema_revisions.name not in there:
+        return version
+    query = sa.select(schema_revisions.c.lowest).where(schema_revisions.c.version == version)
+    found = tx.execute(query).scalar_one_or_none()
+    return version if found is None else int(found)
 
 
 def _version(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:

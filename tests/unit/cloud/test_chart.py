@@ -143,7 +143,7 @@ class TestMetrics:
 def pod_specs(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for each in resources:
-        if each["kind"] == "Deployment":
+        if each["kind"] in ("Deployment", "Job"):
             found.append(each["spec"]["template"]["spec"])
         elif each["kind"] == "CronJob":
             found.append(each["spec"]["jobTemplate"]["spec"]["template"]["spec"])
@@ -166,7 +166,7 @@ class TestRendered:
     def test_pods_have_no_rights(self, tmp_path: Path) -> None:
         values = merged(EVERYTHING, {"analytics": {"enabled": False}, "maintain": {"enabled": True}})
         specs = pod_specs(render(values, tmp_path))
-        assert len(specs) == 3
+        assert len(specs) == 5
         for spec in specs:
             assert spec["automountServiceAccountToken"] is False
             assert spec["securityContext"]["runAsNonRoot"] is True
@@ -188,6 +188,15 @@ class TestRendered:
         assert settings.tenant_quota.waiting_bytes == 134_217_728
         folder = Path("/etc/waypost/authority")
         assert settings.authority_files == (folder / "tls.crt", folder / "tls.key")
+
+    def test_registry_is_migrated_before_an_update(self, tmp_path: Path) -> None:
+        resources = render(SMALLEST, tmp_path)
+        job = only(resources, "Job")
+        assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        given = {each["name"]: each.get("value") for each in container["env"]}
+        assert given["CONFIGURATION"].strip() == only(resources, "ConfigMap")["data"]["hub.yaml"].strip()
+        assert "PGPASSWORD" in given
 
     def test_pod_is_given_time_to_leave(self, tmp_path: Path) -> None:
         values = merged(SMALLEST, {"drain": {"endpointSeconds": 7, "seconds": 45}})
