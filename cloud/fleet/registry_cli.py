@@ -164,7 +164,7 @@ def migrate(data: Path | None, config: Path | None, check: bool) -> None:
         say(f"  add {each}")
     say(f"programs of schema {plan.lowest} or later can use it")
     if check:
-        raise SystemExit(Exit.FAILED)
+        click.get_current_context().exit(int(Exit.FAILED))
 
 
 def _content(summary: BackupSummary) -> str:

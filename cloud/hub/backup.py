@@ -148,7 +148,7 @@ def _write(archive: tarfile.TarFile, data: Path | None, registry: sa.URL) -> Bac
     counts: Counter[str] = Counter()
 
     def use(registry_id: str, parts: Iterator[RegistryPart]) -> BackupManifest:
-        if archive.members:
+        if counts:
             raise BackupError("the registry was changed while it was read: try again")
         manifest = BackupManifest(
             format=FORMAT, schema=SCHEMA_VERSION, registry_id=registry_id, made_at=time.time(), version=VERSION

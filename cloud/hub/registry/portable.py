@@ -74,9 +74,11 @@ def parts_of(tx: sa.Connection) -> Iterator[RegistryPart]:
     """Yield all rows, those that others refer to first."""
     for table in metadata.sorted_tables:
         if table not in KEPT_BY_EACH:
-            columns = [column.name for column in table.columns]
+            columns = [str(column.name) for column in table.columns]
             found = tx.execute(sa.select(table).execution_options(yield_per=ROWS))
-            yield from (RegistryPart(table.name, columns, [list(row) for row in part]) for part in found.partitions())
+            yield from (
+                RegistryPart(str(table.name), columns, [list(row) for row in part]) for part in found.partitions()
+            )
 
 
 def write_registry(

@@ -9,47 +9,23 @@ import pytest
 
 from cloud.hub import backup
 from cloud.hub.backup import BackupError, check_backup, restore_backup, write_backup
-from cloud.hub.groups import Presence
 from cloud.hub.registry.audit import Audit, AuditEntry
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
-from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.hub.registry.views import SavedView
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
-from cloud.lake.landing import Landing
-from cloud.lake.sequences import SequenceStream
 from cloud.place.place import parse
 from edge.broker.security.credentials import CredentialFile
 from tests.contract.registry.conftest import THERE, Place
-from tests.contract.registry.landings import PUMP, TEMPERATURE, batch
-from tests.support.lake import rows
+from tests.contract.registry.delta_landings import land, landed
+from tests.contract.registry.landings import PUMP, TEMPERATURE
 
 NAME = 'bo\\x"é\0'
 """Name with characters that databases treat specially."""
 PASSPHRASE = "correct horse battery"
 COST = 16
 """Cheap key: its price is not tested."""
-
-
-def landed(lake: Path, gateway: str) -> list[int]:
-    """Return the sequences of a gateway in the lake."""
-    return sorted(row["sequence"] for row in rows(lake, "telemetry") if row["gateway"] == gateway)
-
-
-def land(registry: Registry, lake: Path, *batches: tuple[SequenceStream, int, int]) -> None:
-    """Land batches, also those of gateways that are held until their marks are known."""
-    delta = DeltaLake(lake)
-    registry.commits.write_to(delta)
-    registry.directory.presence({(s.tenant, s.gateway): Presence("-", True, 1, 1) for s, _, _ in batches})
-    landing = Landing(delta, registry.commits)
-    sent = [batch(*each) for each in batches]
-    for _ in range(3):
-        held = landing.land(sent, 1_000).held
-        sent = [each for place, each in enumerate(sent) if place in held]
-        if not sent:
-            return
-    raise AssertionError("gateways are held")
 
 
 @pytest.fixture

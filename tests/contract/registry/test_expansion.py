@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from cloud.hub.registry.migration import migrate_registry, plan_migration
 from cloud.hub.registry.schema import LOWEST_SCHEMA, SCHEMA_VERSION, metadata
 from cloud.lake.landing import Landing
 from tests.contract.registry.conftest import THERE, Place
+from tests.contract.registry.golden import GOLDEN, written_by
 from tests.contract.registry.landings import TEMPERATURE, batch, sequences
-from tests.contract.registry.test_migration import written_by
 from tests.support.memory_lake import MemoryLake
 
-LOWEST = Path(__file__).parents[1] / "golden" / "registry" / "lowest.json"
+LOWEST = GOLDEN / "lowest.json"
 """Columns of the lowest version, and whether each may be null."""
 LATER = SCHEMA_VERSION + 1
 
@@ -62,7 +61,7 @@ def test_plan_names_what_a_migration_adds(place: Place) -> None:
     written_by(place, 4)
     plan = plan_migration(place.url)
     assert (plan.found, plan.wanted, plan.is_done) == (4, SCHEMA_VERSION, False)
-    assert {"table tokens", "column gateways.writer"} <= set(plan.additions)
+    assert {"table tokens", "column gateways.observed"} <= set(plan.additions)
     assert place.execute("SELECT version FROM schema_version") == [(4,)], "it changes nothing"
     assert migrate_registry(place.url) == plan
     assert plan_migration(place.url).is_done

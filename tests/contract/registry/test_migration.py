@@ -7,9 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -27,32 +24,12 @@ from cloud.lake.lake import TransactionId
 from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceRange
 from tests.contract.registry.conftest import Place
+from tests.contract.registry.golden import written_by
 from tests.contract.registry.landings import PUMP, TEMPERATURE, batch, sequences
 from tests.contract.registry.wanted import document, sign
 from tests.support.memory_lake import MemoryLake
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "registry"
 REGISTRY_ID = "1c51b981073ce323ee215f98cf049851"
-
-
-def statements(dialect: str, version: int) -> Iterator[str]:
-    """Yield the statements of a golden file for a dialect, in an order that foreign keys allow."""
-    text = (GOLDEN / f"version{version}.sql").read_text()
-    found = [each.strip() for each in re.findall(r"^(?:CREATE|INSERT).*?;$", text, re.MULTILINE | re.DOTALL)]
-    for each in sorted(found, key=lambda each: '"tenants"' not in each and "TABLE tenants" not in each):
-        yield each if dialect == "sqlite" else translated(each)
-
-
-def translated(statement: str) -> str:
-    """Translate a statement to PostgreSQL."""
-    return statement.replace("BLOB", "BYTEA").replace("X'", r"'\x").replace(",1,'10.0", ",true,'10.0")
-
-
-def written_by(place: Place, version: int) -> Place:
-    """Fill an empty database as an older program did."""
-    for statement in statements(place.url.get_backend_name(), version):
-        place.execute(statement.replace(":", r"\:"))
-    return place
 
 
 @pytest.fixture

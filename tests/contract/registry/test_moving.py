@@ -12,8 +12,8 @@ from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, WriterRepla
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.moving import move_registry
 from tests.contract.registry.conftest import HERE, Place
+from tests.contract.registry.delta_landings import land, landed
 from tests.contract.registry.landings import TEMPERATURE
-from tests.contract.registry.test_backup import land, landed
 
 
 class Stopped(Exception):
