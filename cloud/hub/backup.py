@@ -12,7 +12,7 @@ Its members, in order:
 All rows are of one moment, also while hubs run. The whole file is checked before anything is restored.
 
 A restored registry is older than its lake. The restore compares them: the lake refuses commits that were lost, and hubs
-read back the landed sequences of each gateway (``cloud/decisions/0018-registry-older-than-its-lake.md``).
+read back the landed sequences of each gateway (``cloud/decisions/0020-registry-older-than-its-lake.md``).
 """
 
 from __future__ import annotations

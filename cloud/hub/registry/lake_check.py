@@ -6,7 +6,7 @@ registry, unless the registry is older. A hub checks all writers, not only its o
 It checks at its start, and after each new connection to the database before it prepares a commit: that may be another
 database than before.
 
-An older copy is repaired, once for all hubs (``cloud/decisions/0018-registry-older-than-its-lake.md``):
+An older copy is repaired, once for all hubs (``cloud/decisions/0020-registry-older-than-its-lake.md``):
 
 1. The lake refuses all commits that were prepared and are not in it: their ranges are lost.
 2. In one transaction, every mark becomes unusable, the ranges of the ledger are read back, open commits are forgotten,
@@ -34,6 +34,7 @@ from cloud.hub.registry.schema import (
     require_unmarked,
     writers,
 )
+from cloud.hub.registry.unfolded import UnfoldedCommits
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.faults import RegistryError
 from cloud.lake.lake import LandingLake
@@ -176,6 +177,7 @@ class LakeCheck:
         def work(tx: sa.Connection) -> None:
             if not always and not _later(tx, found):
                 return  # another hub has repaired it in the meantime
+            UnfoldedCommits.fold(tx, UnfoldedCommits.of_writers(tx, {series.writer for series in found}))
             _forget_open(tx, lake.identity)
             Marks.mark_unusable(tx, landed)
             _add_to_ledger(tx, dropped)
@@ -208,7 +210,7 @@ def _forget_open(tx: sa.Connection, lake: str) -> None:
     marks are read back anyway."""
     elsewhere = sa.select(writers.c.id).where(writers.c.lake.is_not(None), writers.c.lake != lake)
     still = (commits.c.state == PREPARED, commits.c.writer.not_in(elsewhere))
-    tx.execute(commits.update().where(*still).values(state=FORGOTTEN, ranges=b""))
+    tx.execute(commits.update().where(*still).values(state=FORGOTTEN, ranges=b"", reached=None))
 
 
 def _use_numbers(tx: sa.Connection, last: Mapping[CommitSeries, int]) -> None:

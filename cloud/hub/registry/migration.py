@@ -1,7 +1,7 @@
 """Migration of a registry to the tables of this program: what it would do, and doing it.
 
 Hubs migrate at their start too. A migration only adds, so hubs of the version before go on, and start again if need be
-(``cloud/decisions/0019-schema-changes-expand-then-contract.md``).
+(``cloud/decisions/0021-schema-changes-expand-then-contract.md``).
 """
 
 from __future__ import annotations

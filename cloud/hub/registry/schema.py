@@ -18,7 +18,7 @@ SCHEMA_VERSION = 20
 
 LOWEST_SCHEMA = 20
 """Lowest `SCHEMA_VERSION` of a program that may use a registry with these tables
-(``cloud/decisions/0019-schema-changes-expand-then-contract.md``). A change that only adds keeps it: old programs name
+(``cloud/decisions/0021-schema-changes-expand-then-contract.md``). A change that only adds keeps it: old programs name
 the columns that they use, so new columns are nullable. A change that takes something away raises it, one version after
 the last program that needs it."""
 

@@ -6,7 +6,7 @@ after which any other hub may run, this hub may be killed, or stand still for go
 
 The registry may become an older copy of itself: restored while no hub runs, or by a standby that lacks the last
 transactions, while hubs run. A commit that is open then is lost with its fence, so the standby takes over only while
-none is (``cloud/decisions/0018-registry-older-than-its-lake.md``, "What is left").
+none is (``cloud/decisions/0020-registry-older-than-its-lake.md``, "What is left").
 """
 
 from __future__ import annotations
