@@ -33,7 +33,7 @@ def source(tmp_path: Path) -> Place:
 def test_registry_moves_with_its_marks(source: Place, make_place: Callable[[], Place], tmp_path: Path) -> None:
     target, running = make_place(), source.open()
     counts = move_registry(source.url, target.url)
-    assert (counts["gateways"], counts["marks"]) == (1, 1)
+    assert (counts["gateways"], counts["commits"]) == (1, 1)
     moved = target.open()
     land(moved, tmp_path / "lake", (TEMPERATURE, 5, 14))
     assert landed(tmp_path / "lake", "gw1") == list(range(15))
