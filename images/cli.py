@@ -27,7 +27,7 @@ debian_option = click.option(
     type=click.Choice(["12", "13"]),
     default="12",
     show_default=True,
-    help="Release of Debian; 13 is a trial: its gateways cannot install updates yet.",
+    help="Release of Debian; 13 is a trial: updates of its gateways are not tested.",
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."

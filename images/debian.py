@@ -17,6 +17,14 @@ DATE: Final = 1577836800
 APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io")
 
 
+class Borrowed(NamedTuple):
+    """Packages that a release takes from another suite."""
+
+    suite: str
+    sources: tuple[str, ...]
+    """Names of source packages."""
+
+
 class DebianRelease(NamedTuple):
     """Release of Debian that a gateway is built from."""
 
@@ -24,8 +32,7 @@ class DebianRelease(NamedTuple):
     suite: str
     python: str
     """Version of its Python."""
-    backported: tuple[str, ...] = ()
-    """Source packages that come from its backports."""
+    borrowed: tuple[Borrowed, ...] = ()
 
     @property
     def title(self) -> str:
@@ -35,8 +42,14 @@ class DebianRelease(NamedTuple):
 KERNEL_SOURCES: Final = ("linux", "linux-signed-arm64", "linux-base")
 """Source packages of a kernel."""
 DEBIAN_12: Final = DebianRelease("12", "bookworm", "3.11")
-DEBIAN_13: Final = DebianRelease("13", "trixie", "3.13", KERNEL_SOURCES)
-"""Its own kernel, 6.12, has no driver for the network and USB of a Raspberry Pi 5."""
+RAUC_SOURCES: Final = ("rauc", "libnl3")
+"""Source packages of RAUC, and of the library that it needs in a newer version."""
+DEBIAN_13: Final = DebianRelease(
+    "13", "trixie", "3.13", (Borrowed("trixie-backports", KERNEL_SOURCES), Borrowed("forky", RAUC_SOURCES))
+)
+"""Its own kernel, 6.12, has no driver for the network and USB of a Raspberry Pi 5. Its own RAUC, 1.13, does not read
+the status of dm-verity since Linux 6.19.
+"""
 RELEASES: Final = {each.number: each for each in (DEBIAN_12, DEBIAN_13)}
 OLDEST: Final = DEBIAN_12
 """Release for packages and containers: a program runs on the release that it was built on, and on newer ones."""
@@ -45,8 +58,8 @@ IMAGES: Final = DEBIAN_12
 PREFERENCES: Final = "etc/apt/preferences.d/waypost"
 SUITE_NAME: Final = re.compile(r"^(\S+ )[a-z]+")
 """URL of an archive, and the name of its suite without ``-security`` or ``-updates``."""
-BACKPORTS_PRIORITY: Final = 500
-"""Priority of a package of the release itself (apt_preferences(5)); that of backports is 100."""
+PRIORITY: Final = 500
+"""Priority of a package of the release itself (apt_preferences(5)). A negative one is never taken."""
 
 
 class Mirror:
@@ -70,18 +83,22 @@ class Mirror:
     def cache_inputs(self) -> tuple[str, ...]:
         """Inputs that invalidate cached build steps: steps run again after a change of release or mirror."""
         places = () if self._address is None else (self._address, self._security)
-        return (self.release.suite, *self.release.backported, *places)
+        return (
+            self.release.suite,
+            *(word for each in self.release.borrowed for word in (each.suite, *each.sources)),
+            *places,
+        )
 
-    def sources(self, components: str, *, backports: bool = False) -> str:
+    def sources(self, components: str, *, borrowed: bool = False) -> str:
         """Return the lines of sources.list. Raises ImageError if apt on this machine has no archive of Debian.
 
-        `backports`: add the backports of the release, if it takes packages from them.
+        `borrowed`: add the other suites that the release takes packages from.
         """
         suite = self.release.suite
         places = self._named_places() if self._address is not None else self._apt_places()
-        if backports and self.release.backported:
+        if borrowed:
             own = [place.removesuffix(f" {suite}") for place in places if place.endswith(f" {suite}")]
-            places += [f"{address} {suite}-backports" for address in own]
+            places += [f"{address} {each.suite}" for address in own for each in self.release.borrowed]
         return "".join(f"deb {place} {components}\n" for place in dict.fromkeys(places))
 
     def _named_places(self) -> list[str]:
@@ -113,7 +130,7 @@ class Mirror:
 
     def install(self, target: Path, packages: Sequence[str], options: Sequence[str], *, log: Path) -> None:
         """Create a root file system, as an archive if the name of `target` ends with .tar."""
-        lines = self.sources("main non-free-firmware", backports=True)
+        lines = self.sources("main non-free-firmware", borrowed=True)
         self._run(target, packages, lines, ("--variant=apt", *self._preferences(), *options), log)
 
     def install_small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
@@ -123,12 +140,16 @@ class Mirror:
         self._run(target, packages, self.sources("main"), options, log, architecture=architecture)
 
     def _preferences(self) -> Sequence[str]:
-        """Return the option that lets apt take packages from the backports."""
-        if not self.release.backported:
+        """Return the option that lets apt take only the borrowed packages from other suites."""
+        if not self.release.borrowed:
             return ()
-        sources = " ".join(f"src:{name}" for name in self.release.backported)
-        pin = f"Package: {sources}\\nPin: release n={self.release.suite}-backports\\nPin-Priority: {BACKPORTS_PRIORITY}"
-        return (f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && printf \'{pin}\\n\' > "$1/{PREFERENCES}"',)
+        pins = []
+        for suite, names in self.release.borrowed:
+            sources = " ".join(f"src:{name}" for name in names)
+            pins += [f"Package: *\\nPin: release n={suite}\\nPin-Priority: -1"]
+            pins += [f"Package: {sources}\\nPin: release n={suite}\\nPin-Priority: {PRIORITY}"]
+        text = "\\n\\n".join(pins)
+        return (f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && printf \'{text}\\n\' > "$1/{PREFERENCES}"',)
 
     def _run(
         self,

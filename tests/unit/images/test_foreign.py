@@ -186,12 +186,12 @@ def test_other_release_comes_from_the_same_mirrors(monkeypatch: pytest.MonkeyPat
     found = [f"deb http://{place.replace('bookworm', 'trixie')} main" for place in places]
     mirror = Mirror(release=DEBIAN_13)
     assert mirror.sources("main").splitlines() == found
-    backports = "deb http://a.example/debian trixie-backports main"
-    assert mirror.sources("main", backports=True).splitlines() == [*found, backports]
-    assert "backports" not in Mirror(release=DEBIAN_12).sources("main", backports=True)
+    others = [f"deb http://a.example/debian {suite} main" for suite in ("trixie-backports", "forky")]
+    assert mirror.sources("main", borrowed=True).splitlines() == [*found, *others]
+    assert "trixie" not in Mirror(release=DEBIAN_12).sources("main", borrowed=True)
 
 
-def test_kernel_of_debian_13_comes_from_its_backports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_and_rauc_of_debian_13_come_from_other_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option is run as mmdebstrap runs it, with the new root as its only argument."""
     commands: dict[str, Sequence[object]] = {}
     monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm\n")
@@ -202,9 +202,11 @@ def test_kernel_of_debian_13_comes_from_its_backports(tmp_path: Path, monkeypatc
     [hook] = [str(word) for word in commands["13"] if "setup-hook" in str(word)]
     script = hook.removeprefix("--setup-hook=")
     subprocess.run(["sh", "-c", script, "exec", str(tmp_path)], check=True, timeout=60)
-    assert (tmp_path / PREFERENCES).read_text().splitlines() == [
-        "Package: src:linux src:linux-signed-arm64 src:linux-base", "Pin: release n=trixie-backports",
-        "Pin-Priority: 500",
+    assert (tmp_path / PREFERENCES).read_text().split("\n\n") == [
+        "Package: *\nPin: release n=trixie-backports\nPin-Priority: -1",
+        "Package: src:linux src:linux-signed-arm64 src:linux-base\nPin: release n=trixie-backports\nPin-Priority: 500",
+        "Package: *\nPin: release n=forky\nPin-Priority: -1",
+        "Package: src:rauc src:libnl3\nPin: release n=forky\nPin-Priority: 500\n",
     ]  # fmt: skip
 
 
