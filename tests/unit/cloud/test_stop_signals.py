@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from cloud.hub.stop_signals import FORWARDED_S_MAX, StopSignals
+from cloud.hub.stop_signals import FORWARDED_S_MAX, REPEATED_S_MAX, StopSignals
 
 INT, TERM = int(signal.SIGINT), int(signal.SIGTERM)
 
@@ -17,7 +17,8 @@ INT, TERM = int(signal.SIGINT), int(signal.SIGTERM)
     [
         (TERM, FORWARDED_S_MAX / 2, []),
         (TERM, FORWARDED_S_MAX, [128 + TERM]),
-        (INT, 0.0, [128 + INT]),
+        (INT, REPEATED_S_MAX / 2, []),
+        (INT, REPEATED_S_MAX * 2, [128 + INT]),
     ],
 )
 def test_only_a_second_wish_ends_the_hub_at_once(second: int, after_s: float, left: list[int]) -> None:
