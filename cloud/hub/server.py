@@ -520,7 +520,7 @@ class HubServer:
             group_of=tenant_of_user,
         )
         registry = self._configuration.registry or sqlite_url(data / REGISTRY)
-        access.keep_sessions(lambda: RegistrySessions(registry, time.time))
+        access.keep_sessions(lambda: RegistrySessions(registry, time.time), shared=True)
         return access
 
     async def _until(self, stop: asyncio.Event) -> None:

@@ -34,8 +34,6 @@ _KEPT: Final = [sessions.c[name] for name in (
 class RegistrySessions:
     """Sessions in the registry (`SessionArchive`), for the thread that opens it."""
 
-    shared = True
-
     def __init__(self, url: sa.URL, utc_s: Callable[[], float], *, most: int = HUB_SESSIONS_MAX) -> None:
         """`utc_s` returns UTC seconds; `most`: sessions at once. Raises `ArchiveFailed`."""
         self._utc_s = utc_s
@@ -58,7 +56,9 @@ class RegistrySessions:
     def add(self, kept: KeptSession) -> list[bytes]:
         def work(tx: sa.Connection) -> list[bytes]:
             self._delete_over(tx)
-            there = tx.execute(sa.select(sessions.c.key, sessions.c.user, sessions.c.used_at)).all()
+            _delete(tx, [kept.key.hex()])  # it may be there: the answer of an earlier attempt was lost
+            query = sa.select(sessions.c.key, sessions.c.user, sessions.c.used_at)
+            there = tx.execute(query.where(sa.not_(_is_over(self._now_s(tx))))).all()
             displaced = [
                 each.key
                 for each in choose_displaced(
@@ -119,7 +119,11 @@ class RegistrySessions:
     def _delete_over(self, tx: sa.Connection) -> None:
         """Delete what is over by the clock of the database and by that of this hub, also if the hub that used it is
         `HUB_CLOCKS_S` behind: a hub with a wrong clock ends no session of others."""
-        _delete_over(tx, min(self._utc_s(), self._database.dialect.utc_s(tx)) - HUB_CLOCKS_S)
+        tx.execute(sessions.delete().where(_is_over(self._now_s(tx) - HUB_CLOCKS_S)))
+
+    def _now_s(self, tx: sa.Connection) -> float:
+        """Return UTC seconds by the slower of the clocks of the database and of this hub."""
+        return min(self._utc_s(), self._database.dialect.utc_s(tx))
 
     def _read(self, work: Callable[[sa.Connection], T]) -> T:
         try:
@@ -139,22 +143,19 @@ def _delete(tx: sa.Connection, keys: list[str]) -> None:
         tx.execute(sessions.delete().where(sessions.c.key.in_(keys[start : start + PARAMETERS_MAX])))
 
 
-def _delete_over(tx: sa.Connection, now_s: float) -> None:
-    """Delete what `KeptSession.is_over` at a time."""
+def _is_over(now_s: float) -> sa.ColumnElement[bool]:
+    """Return the condition for sessions that are over at a time, as `KeptSession.is_over`; never null."""
 
     def before(seconds: float) -> int:
         return int((now_s - seconds) * _US)
 
     columns = sessions.c
-    tx.execute(
-        sessions.delete().where(
-            sa.or_(
-                columns.opened_at <= before(SESSION_LIFE_S),
-                columns.used_at <= before(SESSION_STAY_S),
-                columns.stays.is_(False) & (columns.used_at <= before(SESSION_IDLE_S)),
-                columns.sealed.is_(None) & (columns.expires_at <= before(0)),
-            )
-        )
+    ends_at = sa.func.coalesce(columns.expires_at, before(-1))
+    return sa.or_(
+        columns.opened_at <= before(SESSION_LIFE_S),
+        columns.used_at <= before(SESSION_STAY_S),
+        columns.stays.is_(False) & (columns.used_at <= before(SESSION_IDLE_S)),
+        columns.sealed.is_(None) & (ends_at <= before(0)),
     )
 
 

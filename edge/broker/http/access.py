@@ -224,9 +224,14 @@ class HttpAccess:
         token = self.cookie.token(request)
         return self.sessions.find(token, self.clock()) if token is not None else None
 
-    def keep_sessions(self, open_archive: Callable[[], SessionArchive]) -> SessionKeeper:
-        """Keep sessions in an archive; `open_archive` is called in a thread. Start the keeper, and later close it."""
-        self.keeper = SessionKeeper(self.sessions, open_archive, self._grant_kept, clock=self.clock, utc_s=self.utc_s)
+    def keep_sessions(self, open_archive: Callable[[], SessionArchive], *, shared: bool = False) -> SessionKeeper:
+        """Keep sessions in an archive; `open_archive` is called in a thread. Start the keeper, and later close it.
+
+        `shared`: other nodes use the archive too, so a session that is unknown here may be open there.
+        """
+        self.keeper = SessionKeeper(
+            self.sessions, open_archive, self._grant_kept, clock=self.clock, utc_s=self.utc_s, shared=shared
+        )
         return self.keeper
 
     async def recover_session(self, request: Request) -> None:

@@ -80,11 +80,6 @@ class IssuerMemory(msgspec.Struct, frozen=True):
 class SessionArchive(Protocol):
     """Keeps sessions, for the thread that opens it. Every method is durable on return; raises `ArchiveFailed`."""
 
-    @property
-    def shared(self) -> bool:
-        """True if other nodes use it at the same time."""
-        ...
-
     def all(self) -> list[KeptSession]:
         """Return all sessions."""
         ...

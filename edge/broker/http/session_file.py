@@ -29,8 +29,6 @@ _Sessions = dict[bytes, KeptSession]
 class SessionFile:
     """Sessions in a file of the data directory (`SessionArchive`)."""
 
-    shared = False
-
     def __init__(self, data: Path, utc_s: Callable[[], float], *, most: int = SESSIONS_MAX) -> None:
         self._file = data / FILE
         self._utc_s = utc_s

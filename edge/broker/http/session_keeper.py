@@ -92,19 +92,23 @@ class SessionKeeper:
         *,
         clock: Callable[[], float],
         utc_s: Callable[[], float],
+        shared: bool = False,
     ) -> None:
-        """`clock` returns monotonic seconds; `utc_s` UTC seconds."""
+        """`clock` returns monotonic seconds; `utc_s` UTC seconds. `shared`: other nodes use the archive too."""
         self._renewer: Renewer | None = None
         self.trouble: str | None = None
         """Why sessions are not kept; None if they are."""
         self._sessions = sessions
         self._open_archive = open_archive
+        self._shared = shared
         self._grant_kept = grant_kept
         self._clock = clock
         self._utc_s = utc_s
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self._archive: SessionArchive | None = None
         self._known: dict[bytes, _Known] = {}
+        self._unkept: dict[bytes, KeptSession] = {}
+        """Sessions in the table that could not be kept yet."""
         self._ended: dict[bytes, None] = {}
         """Keys of sessions that must not come back; the oldest first."""
         self._unwritten: dict[bytes, None] = {}
@@ -120,6 +124,8 @@ class SessionKeeper:
         self._asks = 0
         self._failures = 0
         """Questions that wait for the archive or are answered by it, and those that failed."""
+        self._why = ""
+        """Reason of the last failure, known on the thread before the loop takes it."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -165,7 +171,7 @@ class SessionKeeper:
             try:
                 await self._look_up(key, token)
             except ArchiveFailed:
-                if self._archive is not None and self._archive.shared:
+                if self._shared:
                     raise
             session = self._sessions.of_key(key)
         else:
@@ -179,17 +185,23 @@ class SessionKeeper:
         return self._sessions.of_key(key) is None and not self._is_known_stranger(key)
 
     async def opened(self, session: BrowserSession, token: str, kept: KeptSession) -> None:
-        """Keep a new session. If that fails it lives as long as the process."""
+        """Keep a new session. If that fails it is tried again while the session lasts."""
+        session.sealing_key = sealing_key(token)
         try:
-            displaced = await self._ask(lambda archive: archive.add(kept))
+            await self._keep(session, kept)
         except ArchiveFailed as error:
-            log.warning("the session of %s is not kept over a restart: %s", line(session.user), error)
-            return
+            log.warning("the session of %s is not kept over a restart yet: %s", line(session.user), error)
+            if session in self._sessions:
+                self._unkept[kept.key] = kept
+                self._wake.set()
+
+    async def _keep(self, session: BrowserSession, kept: KeptSession) -> None:
+        """Add a session to the archive. Raises `ArchiveFailed`."""
+        displaced = await self._ask(lambda archive: archive.add(kept))
         for key in displaced:
             self._end(key)
         if session in self._sessions:
             self._known[kept.key] = _Known(kept, self._clock())
-            session.sealing_key = sealing_key(token)
         else:
             self._discard(session)
 
@@ -214,10 +226,11 @@ class SessionKeeper:
 
     async def keep_renewal(self, session: BrowserSession, person: SignedInPerson) -> None:
         """Keep the rights that the issuer gave a session, and what it needs to renew them."""
-        known = self._known.get(session.key)
-        if known is None or not session.sealing_key:
-            return
-        await self._renewed(_renewed(known.kept, person, session.id_token, session.sealing_key))
+        known, unkept = self._known.get(session.key), self._unkept.get(session.key)
+        if unkept is not None:
+            self._unkept[session.key] = _renewed(unkept, person, session.id_token, session.sealing_key)
+        elif known is not None and session.sealing_key:
+            await self._renewed(_renewed(known.kept, person, session.id_token, session.sealing_key))
 
     async def may_renew(self, session: BrowserSession) -> bool:
         """Return True if this node is the one to ask the issuer; False if another one is doing so."""
@@ -325,8 +338,8 @@ class SessionKeeper:
 
     async def _check(self, session: BrowserSession) -> None:
         """Look whether another node has ended or used a session, if this node has not looked just now."""
-        known, archive = self._known.get(session.key), self._archive
-        if known is None or archive is None or not archive.shared:
+        known = self._known.get(session.key)
+        if known is None or not self._shared:
             return
         now = self._clock()
         if now - known.checked_at < SESSION_CHECK_S or now < self._resume_at or self._checking is not None:
@@ -386,6 +399,7 @@ class SessionKeeper:
         _add_bounded(self._ended, session.key)
         _add_bounded(self._unwritten, session.key)
         self._known.pop(session.key, None)
+        self._unkept.pop(session.key, None)
         self._wake.set()
 
     async def _run(self) -> None:
@@ -399,6 +413,8 @@ class SessionKeeper:
             except ArchiveFailed as error:
                 log.debug("sessions are written later: %s", error)
                 await asyncio.sleep(SESSION_CHECK_S)
+                if self._unkept:
+                    self._wake.set()
             except Exception:  # an internal error must not end the task silently
                 log.exception("keeping sessions failed with an internal error")
                 await asyncio.sleep(SESSION_CHECK_S)
@@ -410,6 +426,7 @@ class SessionKeeper:
             await self._ask(lambda archive: archive.remove(removed))
             for key in removed:
                 self._unwritten.pop(key, None)
+        await self._keep_later()
         now, utc_s, used = self._clock(), self._utc_s(), dict[bytes, float]()
         for key in [each for each in self._known if self._sessions.of_key(each) is None]:
             del self._known[key]  # it was idle for too long
@@ -432,6 +449,20 @@ class SessionKeeper:
                 kept = msgspec.structs.replace(known.kept, used_at_s=used_at_s)
                 self._known[key] = known._replace(kept=kept)
 
+    async def _keep_later(self) -> None:
+        """Add the sessions that could not be kept at their sign-in. Raises `ArchiveFailed`."""
+        for key in list(self._unkept):
+            session, kept = self._sessions.of_key(key), self._unkept.get(key)
+            if session is None or kept is None:
+                self._unkept.pop(key, None)
+                continue
+            now = self._clock()
+            used_at_s = self._utc_s() - (now - session.used_at_s(now))
+            await self._keep(session, msgspec.structs.replace(kept, used_at_s=used_at_s))
+            renewed = self._unkept.pop(key, kept)
+            if renewed is not kept:  # by the issuer in the meantime
+                await self._renewed(renewed)
+
     def _local(self, at_s: float) -> float:
         """Return a time in UTC seconds on the monotonic clock; a time in the future is now."""
         return self._clock() - max(0.0, self._utc_s() - at_s)
@@ -445,13 +476,13 @@ class SessionKeeper:
 
         def run() -> T:
             if self._failures != failures:  # it would block as long as the one before it
-                raise ArchiveFailed(self.trouble or "the archive has just failed; try again in some seconds")
+                raise ArchiveFailed(self._why)
             try:
                 if self._archive is None:
                     self._archive = self._open_archive()
                 return work(self._archive)
-            except ArchiveFailed:
-                self._failures += 1
+            except ArchiveFailed as error:
+                self._failures, self._why = self._failures + 1, str(error)
                 raise
 
         if self._asks >= SESSION_ASKS_MAX:

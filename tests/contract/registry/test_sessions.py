@@ -108,6 +108,25 @@ def test_those_that_are_over_are_deleted(archive: RegistrySessions, clock: Clock
     assert archive.all() == []
 
 
+def test_session_is_added_again_after_a_lost_answer(archive: RegistrySessions) -> None:
+    given = session("one")
+    archive.add(given)
+    later = msgspec.structs.replace(given, used_at_s=NOW_S + 60)
+    assert archive.add(later) == []
+    assert archive.all() == [later]
+
+
+def test_those_that_are_over_take_no_place(archive: RegistrySessions, clock: Clock) -> None:
+    phone = session("phone", stays=True, used_at_s=NOW_S - 1)
+    archive.add(phone)
+    for number in range(3):
+        archive.add(session(f"desk {number}"))
+    clock.now_s += SESSION_IDLE_S + 1
+    again = session("desk again", opened_at_s=clock.now_s, used_at_s=clock.now_s)
+    assert archive.add(again) == []
+    assert archive.find(phone.key) == phone
+
+
 @pytest.mark.parametrize("ahead_s", [1_800, 86_400, 366 * 86_400])
 def test_hub_that_is_ahead_ends_no_session(archive: RegistrySessions, clock: Clock, ahead_s: float) -> None:
     now_s = float(int(time.time()))

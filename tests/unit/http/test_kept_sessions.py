@@ -107,6 +107,8 @@ class World:
         self.archive: Callable[[], SessionArchive] = partial(SessionFile, data, self.utc_s)
         self.issuer = Issuer(self.utc_s)
         self.jar = httpx.Cookies()
+        self.shared = False
+        """Several nodes use the archive."""
 
     def utc_s(self) -> float:
         return UTC_S + self.now_s
@@ -128,7 +130,7 @@ class Node:
         self.access = HttpAccess(
             self.gate, world.token, SessionCookie("gw1"), clock=lambda: world.now_s, utc_s=world.utc_s
         )
-        self.keeper: SessionKeeper = self.access.keep_sessions(world.archive)
+        self.keeper: SessionKeeper = self.access.keep_sessions(world.archive, shared=world.shared)
         routes = [
             *session_routes(self.access, utc_s=world.utc_s),
             HttpRoute("/view", needing(self.access.require_view)(self._answer), methods=PURE),
@@ -348,7 +350,7 @@ def test_full_medium_lets_people_work(tmp_path: Path, monkeypatch: pytest.Monkey
             assert await node.look(kept) == 401, "it has ended all the same"
             monkeypatch.setattr(session_file, "write_private", whole)
             await node.settle()
-            assert json.loads((tmp_path / FILE).read_text()) == []
+            assert [each["user"] for each in json.loads((tmp_path / FILE).read_text())] == ["ann"], "kept now"
             assert node.keeper.trouble is None
 
     run(tmp_path, test)
@@ -386,7 +388,7 @@ class TestSeveralNodes:
     @staticmethod
     def share(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         one = SessionFile(world.data, world.utc_s)
-        monkeypatch.setattr(SessionFile, "shared", True)
+        world.shared = True
         for name in ("SESSION_CHECK_S_MAX", "SESSION_LOOKUP_S_MAX"):
             monkeypatch.setattr(session_keeper, name, 60.0)  # a busy machine is not a silent archive
         world.archive = lambda: one
@@ -442,14 +444,47 @@ class TestSeveralNodes:
 
         run(tmp_path, test)
 
+    def test_session_that_was_not_kept_is_kept_later(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def test(world: World) -> None:
+            self.share(world, monkeypatch)
+            archive, add = world.archive(), SessionFile.add
+            monkeypatch.setattr(session_keeper, "SESSION_CHECK_S", 0.001)
+            async with Node(world) as first, Node(world) as second:
+                monkeypatch.setattr(SessionFile, "add", refuse_connections)
+                await first.sign_in()
+                assert archive.all() == []
+                monkeypatch.setattr(SessionFile, "add", add)
+                async with asyncio.timeout(60):
+                    while not archive.all():
+                        await asyncio.sleep(0.001)
+                assert await second.look() == 200
+
+        run(tmp_path, test)
+
+    def test_archive_that_could_not_be_opened_is_no_sign_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def test(world: World) -> None:
+            self.share(world, monkeypatch)
+            async with Node(world) as first:
+                await first.sign_in()
+                world.archive = refuse_connections
+                async with Node(world) as second:
+                    assert await second.look() == 503
+
+        run(tmp_path, test)
+
+
+def refuse_connections(*_: object) -> Any:
+    raise ArchiveFailed("the registry cannot be used: connection refused")
+
 
 class SilentArchive(SessionFile):
     """Archive of several nodes that answers its thread only when it is let."""
 
-    shared = True
-
     def __init__(self, world: World) -> None:
         super().__init__(world.data, world.utc_s)
+        world.shared = True
         self.free = threading.Event()
         self.free.set()
         self.fails = False
@@ -494,6 +529,24 @@ class TestSilentArchive:
                     world.now_s += SESSION_CHECK_S
                     assert await node.look(jars[1]) == 200
                     await asyncio.sleep(0.001)
+
+        run(tmp_path, test)
+
+    def test_reason_of_a_failure_stays(self, tmp_path: Path) -> None:
+        async def test(world: World) -> None:
+            archive = SilentArchive(world)
+            async with Node(world) as node:
+                await node.sign_in()
+                archive.free.clear()
+                archive.fails = True
+                asked = [asyncio.create_task(node.keeper._asked(lambda each: each.find(b""))) for _ in range(2)]
+                while not archive.found:
+                    await asyncio.sleep(0.001)
+                archive.free.set()
+                node.keeper._executor.submit(bool).result(60)  # both have failed before the loop knows of one
+                await asyncio.wait(asked)
+                assert "db.internal" in (node.keeper.trouble or "")
+                assert archive.found == 1
 
         run(tmp_path, test)
 
