@@ -33,12 +33,17 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.refusal import RequestRefused
+from edge.broker.model.authorization import Grant
 
 KEY: Final = "idempotency-key"
 REPLAYED: Final = {"Idempotency-Replayed": "true"}
 """Field of an answer that was given before."""
 _API: Final = ("/api/v1/", "/v1/")
 _COMMANDS: Final = "/api/v1/commands"
+_DIGEST_CHARACTERS: Final = 48
+"""Hexadecimal characters of a request's digest: 192 bits."""
+_RIGHTS_CHARACTERS: Final = 15
+"""Hexadecimal characters of the digest of the user's rights, behind a full stop. The registry has room for 64."""
 _WITHOUT: Final = ("/api/v1/session", "/api/v1/plans", "/api/v1/commands/rehearsal")
 """Begins of paths where POST changes nothing, or signs in."""
 
@@ -75,12 +80,12 @@ class IdempotentRequests:
             )
         await self._access.recover_session(Request(scope))  # the application does that for requests without a key
         async with self._access.admitted(Request(scope)) as (grant, _):
-            user = grant.user if grant is not None else ""
+            user, rights = ("", "") if grant is None else (grant.user, _digest_of_rights(grant))
         mine, body = RequestKey(user, key, tenant_of_user(user)), await _read(receive)
         if scope["path"] == _COMMANDS and not _has_selector(body):
             await self._app(scope, _again(body, receive), send)
             return None
-        captured, digest = _CapturedAnswer(), _digest(scope, body)
+        captured, digest = _CapturedAnswer(), _digest(scope, body, rights)
         kept = await self._begin(mine, digest)
         if kept is not None:
             return _kept_answer(kept, digest, self._now_us())
@@ -162,7 +167,7 @@ class _CapturedAnswer:
 
 def _kept_answer(kept: KeptRequest, digest: str, now_us: int) -> Response:
     """Return the answer to a request that was sent before under its key. Raises RequestRefused."""
-    if kept.digest != digest:
+    if kept.digest[:_DIGEST_CHARACTERS] != digest[:_DIGEST_CHARACTERS]:
         raise RequestRefused(
             422, "another request was sent with this idempotency key", code="key-reused", next_step="use a new key"
         )
@@ -175,6 +180,13 @@ def _kept_answer(kept: KeptRequest, digest: str, now_us: int) -> Response:
             f"this request was started, and {why}",
             code="outcome-unknown",
             next_step="look whether it was done; if not, send it with a new key",
+        )
+    if kept.digest[_DIGEST_CHARACTERS] == "." and kept.digest != digest:  # older versions stored no rights
+        raise RequestRefused(
+            403,
+            f"this request was done (status {kept.status}); your rights have changed since",
+            code="rights-changed",
+            next_step="look at the result, if you may still see it",
         )
     if kept.body is None:
         raise RequestRefused(
@@ -234,10 +246,16 @@ def _plain(scope: Scope) -> Scope:
     return scope
 
 
-def _digest(scope: Scope, body: bytes) -> str:
-    """Return the digest of a request: path, query and body."""
+def _digest(scope: Scope, body: bytes, rights: str) -> str:
+    """Return the digest of a request, of its path, query and body, and after it that of its user's rights."""
     content: list[Any] = [scope["path"], bytes(scope["query_string"]), body]
-    return hashlib.sha256(msgspec.msgpack.encode(content)).hexdigest()
+    return hashlib.sha256(msgspec.msgpack.encode(content)).hexdigest()[:_DIGEST_CHARACTERS] + "." + rights
+
+
+def _digest_of_rights(grant: Grant) -> str:
+    """Return the digest of a user's rights, in any order."""
+    rules = sorted((sorted(rule.addresses), sorted(each.value for each in rule.operations)) for rule in grant.rules)
+    return hashlib.sha256(msgspec.msgpack.encode(rules)).hexdigest()[:_RIGHTS_CHARACTERS]
 
 
 def _has_selector(body: bytes) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -20,6 +19,7 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.request_keys import RequestKey, RequestKeys
 from edge.broker.http.access import HttpAccess
+from edge.broker.model.authorization import AccessRule, Grant, Operation
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -27,12 +27,15 @@ Answer = tuple[int, dict[str, Any]]
 class _Access:
     """Admits everybody as one user."""
 
+    def __init__(self) -> None:
+        self.rules = (AccessRule(("#",), frozenset({Operation.MANAGE, Operation.VIEW})),)
+
     async def recover_session(self, _: object) -> None:
         """Find no session."""
 
     @contextlib.asynccontextmanager
     async def admitted(self, _: object) -> AsyncIterator[tuple[object, None]]:
-        yield SimpleNamespace(user="ann@acme"), None
+        yield Grant("ann@acme", "", self.rules), None
 
 
 class _Keys(RequestKeys):
@@ -69,7 +72,8 @@ class _Hub:
 
     def __init__(self, keys: _Keys, app: ASGIApp) -> None:
         self.now_us = 5
-        registry, access = cast(Committer, _Registry(keys)), cast(HttpAccess, _Access())
+        self.access = _Access()
+        registry, access = cast(Committer, _Registry(keys)), cast(HttpAccess, self.access)
         self._requests = IdempotentRequests(app, registry, access, lambda: self.now_us)
 
     async def post(self) -> Answer:
@@ -129,6 +133,37 @@ def test_repeat_after_a_refusal_is_done(keys: _Keys) -> None:
         return [await hub.post() for _ in range(3)]
 
     assert [status for status, _ in asyncio.run(thrice())] == [400, 201, 201]
+
+
+def test_answer_is_not_repeated_to_a_user_with_other_rights(keys: _Keys) -> None:
+    hub = _Hub(keys, _answers(201))
+
+    async def thrice() -> list[Answer]:
+        found, before = [await hub.post()], hub.access.rules
+        hub.access.rules = (AccessRule(("#",), frozenset({Operation.VIEW})),)
+        found.append(await hub.post())
+        hub.access.rules = before
+        return [*found, await hub.post()]
+
+    first, second, third = asyncio.run(thrice())
+    assert (first, third) == ((201, {"done": True}), first)
+    assert (second[0], second[1]["code"]) == (403, "rights-changed")
+
+
+def test_answer_of_an_older_version_is_repeated(keys: _Keys) -> None:
+    hub = _Hub(keys, _answers(201))
+    begin = keys.begin
+
+    def as_before(mine: RequestKey, digest: str, now_us: int) -> Any:
+        return begin(mine, digest[:48] + "0" * 16, now_us)
+
+    async def twice() -> list[Answer]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keys, "begin", as_before)
+            first = await hub.post()
+        return [first, await hub.post()]
+
+    assert asyncio.run(twice()) == [(201, {"done": True})] * 2
 
 
 def test_long_request_is_still_being_done(keys: _Keys, monkeypatch: pytest.MonkeyPatch) -> None:
