@@ -56,8 +56,9 @@ row. An address with more (every second message thinned for hours) has its lowes
 RETRY_S_FIRST = 0.5
 """First pause after a failed landing; doubled up to `RETRY_S_MAX`."""
 
-RETRY_S_MAX = 30.0
-"""Maximum pause between two attempts: how late the hub notices free space."""
+RETRY_S_MAX = 10.0
+"""Maximum pause between two attempts: how late the hub notices free space, or that its registry has returned while
+gateways wait that could be at another hub."""
 
 FENCED_WITHIN = 10
 """Versions of other programs before our entry: only an optimize or vacuum commits next to the hub, taking seconds or
