@@ -60,6 +60,11 @@ class AmqpSender:
             self._tags += 1
         return self
 
+    def flush(self) -> None:
+        """Wait until the system has taken all bytes."""
+        self._unsent += self.engine.data_to_send()
+        self.until(lambda: not self._unsent or self.closed, "room in the socket")
+
     def settled(self) -> list[DeliveryState]:
         """Wait for the outcomes of all messages; return them in order."""
         self.until(lambda: len(self.outcomes) == self._tags or self.closed, "the peer's word")

@@ -1,7 +1,8 @@
 """Link that can be cut at any point: a TCP proxy in user space, in its own thread.
 
 The kind of cut is configurable: immediately, or after a number of further bytes (within a batch, or a TLS handshake). A
-half-open cut notifies only one end. While the link is down, all new connections fail.
+half-open cut notifies only one end. While the link is down, all new connections fail. While it is held, nothing passes
+and no end is notified, as behind a network that drops packets.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class CutLink:
         """Connections that were cut."""
         self._target_port = target_port
         self._down = False
+        self._flows = asyncio.Event()
+        """Cleared while the link is held."""
+        self._flows.set()
         self._short: list[int] = []
         """Byte limits of the next connections."""
         self._passages: dict[_Passage, None] = {}
@@ -91,6 +95,15 @@ class CutLink:
         if down:
             self.cut()
 
+    def hold(self, hold: bool) -> None:
+        """Pass nothing while the link is held: connections stay, and new ones wait for their first answer."""
+        self._loop.call_soon_threadsafe(self._flows.clear if hold else self._flows.set)
+
+    def lead_to(self, port: int) -> None:
+        """Break current connections, and lead new ones to another port."""
+        self._target_port = port
+        self.cut()
+
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _each(self, act: Callable[[_Passage], None], *, silent: bool = False) -> None:
@@ -112,11 +125,12 @@ class CutLink:
         try:
             if self._down:
                 raise ConnectionRefusedError
+            await self._flows.wait()
             far = await self._reach(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
             _reset(writer)
             return
-        passage = _Passage((reader, writer), far, self._short.pop(0) if self._short else None)
+        passage = _Passage((reader, writer), far, self._short.pop(0) if self._short else None, self._flows)
         self._passages[passage] = None
         try:
             await passage.pass_on()
@@ -133,7 +147,10 @@ class CutLink:
         await close(self._server)
         for passage in list(self._passages):
             passage.cut(reset=True)
+        self._flows.set()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -147,12 +164,14 @@ class _Passage:
         near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         limit: int | None,
+        flows: asyncio.Event,
     ) -> None:
-        """`limit`: bytes of both directions after which it is cut."""
+        """`limit`: bytes of both directions after which it is cut; `flows`: cleared while nothing passes."""
         self.silent = False
         """One end was notified, and the other was not."""
         self._near, self._far = near, far
         self._left = limit
+        self._flows = flows
         self._up_left: int | None = None
         self._over = asyncio.get_running_loop().create_future()
 
@@ -191,6 +210,7 @@ class _Passage:
     async def _way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
         with contextlib.suppress(OSError):
             while (data := await reader.read(CHUNK_BYTES)) and not self.silent:
+                await self._flows.wait()
                 writer.write(self._allowed(data, up=up))
                 await writer.drain()
                 if 0 in (self._left, self._up_left):

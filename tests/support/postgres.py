@@ -25,10 +25,14 @@ PASSWORD: Final = "p@ss:word/Ж%41"
 CAREFUL: Final = f"careful:{quote(PASSWORD, safe='')}"
 """User and password as in a URL."""
 
+STANDBY: Final = "standby"
+"""Name under which a standby connects, and which its primary waits for."""
+
 HBA: Final = """
 host all careful 127.0.0.1/32 scram-sha-256
 host all stranger 127.0.0.1/32 reject
 host all all 127.0.0.1/32 trust
+host replication waypost 127.0.0.1/32 trust
 """
 
 
@@ -41,8 +45,8 @@ def binaries() -> Path | None:
 class Postgres:
     """Server that can be stopped, killed and restarted. A context manager."""
 
-    def __init__(self, *, elsewhere: str = "") -> None:
-        """`elsewhere`: a network from which the user `careful` may connect, too."""
+    def __init__(self, *, elsewhere: str = "", standby_of: Postgres | None = None) -> None:
+        """`elsewhere`: a network from which the user `careful` may connect, too. `standby_of`: a running primary."""
         found = binaries()
         assert found is not None
         self._binaries = found
@@ -54,6 +58,10 @@ class Postgres:
         self._data = self.folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self._schemas = 0
+        if standby_of is not None:
+            source = f"host=127.0.0.1 port={standby_of.port} user=waypost application_name={STANDBY}"
+            self._run("pg_basebackup", "-D", str(self._data), "-d", source, "-R", "-X", "stream", "-c", "fast", "-N")
+            return
         self._run("initdb", "-D", str(self._data), "-U", "waypost", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         more = f"host all careful {elsewhere} scram-sha-256\n" if elsewhere else ""
         (self._data / "pg_hba.conf").write_text(HBA + more)
@@ -97,6 +105,24 @@ class Postgres:
                 self._process.wait(STOP_S)
             self._process = None
 
+    def wait_for_standby(self) -> None:
+        """Confirm commits only when the standby has them; return when it is connected."""
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'")
+        self.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + READY_S
+        while self.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:
+            assert time.monotonic() < deadline, (self.folder / "log").read_text(errors="replace")
+            time.sleep(0.05)
+
+    def promote(self) -> None:
+        """Make a standby the primary; return when it takes changes."""
+        self._run("pg_ctl", "promote", "-w", "-D", str(self._data))
+
+    def discard(self) -> None:
+        """Stop it as in a crash, and remove its folder."""
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def schema(self) -> str:
         """Create an empty schema, which serves a registry like a database and is faster to create and drop; return its
         name.
@@ -127,8 +153,7 @@ class Postgres:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop(signal.SIGQUIT)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.discard()
 
 
 def _port() -> int:

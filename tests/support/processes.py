@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -67,8 +67,8 @@ def standing_still(pid: int) -> Iterator[None]:
 class Waypost:
     """One `waypost` process that prints a `ready` line; may be restarted with the same arguments."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.arguments = [*PROGRAM, *arguments]
+    def __init__(self, log: Path, *arguments: str, program: Sequence[str] = PROGRAM) -> None:
+        self.arguments = [*program, *arguments]
         self.log = log
         self.endpoints: dict[str, tuple[str, int]] = {}
         self.environment: dict[str, str] | None = None
