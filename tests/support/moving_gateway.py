@@ -43,7 +43,7 @@ class MovingGateway:
         numbers = self._pending()
         self._open.append((sender, numbers))
         if not sender.closed:
-            sender.send(*map(self._batch, numbers)).flush()
+            sender.send(*map(self.batch, numbers)).flush()
 
     def finish(self, hubs: Sequence[Waypost], within_s: float) -> float:
         """Send to one hub after the other until everything is accepted; return the seconds."""
@@ -67,6 +67,13 @@ class MovingGateway:
             sender.close()
         self._open.clear()
 
+    def batch(self, number: int) -> bytes:
+        """Return the content of a batch."""
+        first = number * PER_BATCH
+        bodies = [b"%d" % sequence for sequence in range(first, first + PER_BATCH)]
+        run = Run("load", "device", 1 | CLOCK_GOOD, b"", bodies, time.time_ns())
+        return data_section(encode([Stored(-1, first, run)], space="default", epoch=self._epoch))
+
     def _wait(self, until_s: float) -> None:
         sender, numbers = self._open[-1]
         sender.until(
@@ -82,9 +89,3 @@ class MovingGateway:
         for sender, numbers in self._open:
             accepted = (tag for tag, outcome in sender.outcomes.items() if outcome is DeliveryState.ACCEPTED)
             self.accepted.update(numbers[tag] for tag in accepted)
-
-    def _batch(self, number: int) -> bytes:
-        first = number * PER_BATCH
-        bodies = [b"%d" % sequence for sequence in range(first, first + PER_BATCH)]
-        run = Run("load", "device", 1 | CLOCK_GOOD, b"", bodies, time.time_ns())
-        return data_section(encode([Stored(-1, first, run)], space="default", epoch=self._epoch))
