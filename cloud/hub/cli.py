@@ -122,7 +122,7 @@ def run(
         quotas, oidc, drain_s = settings.quotas, settings.oidc, settings.drain_seconds
         configuration = HubConfiguration(
             data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc,
-            settings.applications, drain_s, kafka, messaging,
+            settings.applications, drain_s, kafka, messaging, settings.trusted_proxies,
         )  # fmt: skip
         try:
             serve(configuration, partial(_ready, data, "" if dev else "s"))

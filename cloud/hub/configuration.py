@@ -43,6 +43,7 @@ from cloud.hub.tap.topic_settings import TopicSettings
 from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsFiles, TlsListener, TokenIssuer
+from edge.broker.http.forwarded import ProxyNetwork
 from edge.configuration.issuer import issuer_faults
 
 RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
@@ -173,6 +174,9 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     """Listener for gateways."""
     http: Restart[HostPort | None] = None
     """Listener for console, API and metrics."""
+    trusted_proxies: Restart[tuple[Annotated[ProxyNetwork, read_by(ProxyNetwork.parse, str)], ...]] = ()
+    """Addresses and networks of HTTP proxies before the hub, as ``10.0.0.0/8``. The hub takes the addresses of their
+    clients from ``X-Forwarded-For``: failed sign-ins and requests count for the client, not for the proxy."""
     gather_milliseconds: Restart[Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)]] = GATHER_MS_DEFAULT
     """Time to gather messages for one landing."""
     drain_seconds: Restart[Annotated[float, msgspec.Meta(ge=0, le=DRAIN_S_MAX)]] = DRAIN_S

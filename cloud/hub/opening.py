@@ -43,6 +43,7 @@ from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from cloud.place.place import LakePlace, place_of
 from edge.broker.configuration import TlsListener, TokenIssuer
+from edge.broker.http.forwarded import ProxyNetwork
 
 REGISTRY = "registry.db"
 """Registry file in the data directory, if no other registry is configured."""
@@ -89,6 +90,8 @@ class HubConfiguration:
     """Topic that landed messages are passed on to."""
     messaging: BrokerSettings | None = None
     """Message broker for applications."""
+    trusted_proxies: tuple[ProxyNetwork, ...] = ()
+    """HTTP proxies that tell the addresses of their clients."""
 
 
 class ListenerCredentials(NamedTuple):
