@@ -4,11 +4,10 @@ fleet."""
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from cloud.fleet.audited import audited
 from cloud.fleet.devices import device
-from cloud.fleet.place import HubPlace, config_option, data_option, open_enrolments
+from cloud.fleet.place import HubPlace, hub_options, open_enrolments
 from cloud.fleet.registry_cli import backup, migrate, move_registry, restore
 from cloud.fleet.users import user
 from cloud.hub.cli import hub
@@ -20,11 +19,12 @@ for each in (user, device, backup, restore, move_registry, migrate):
 
 
 @hub.command("revoke-certificate")
-@data_option
-@config_option
+@hub_options
 @audited("hub-certificate.revoke")
-def revoke_certificate(data: Path, config: Path | None) -> None:
+def revoke_certificate(target: HubPlace) -> None:
     """Revoke the hub's own certificate. Use it when its key was stolen; the hub creates another.
+
+    Over HTTP it is that of the hub that answers: behind one address for several hubs, use their data directories.
 
     Enrolled gateways fetch the revocation list every four hours. From then on they refuse a server with the old
     certificate; open connections continue. If the authority's key was stolen too, create a new authority and enrol
@@ -33,7 +33,16 @@ def revoke_certificate(data: Path, config: Path | None) -> None:
     from cloud.hub.enrolment.files import forget_certificate, hub_certificate
     from edge.output.terminal import say
 
-    with open_enrolments(HubPlace(data, config)) as place:
+    made = "revoked; the hub creates another certificate within seconds"
+    if target.client is not None:
+        before = target.client.ask("hub/certificate")
+        match = {"If-Match": before["etag"]}
+        with target.client.open("hub/certificate/revoke", method="POST", body={}, headers=match) as answer:
+            done = target.client.document(answer, "POST")
+        say(f"{done['serial']}: {made}")
+        return
+    data = target.data
+    with open_enrolments(target) as place:
         shown = hub_certificate(data, place.authority)
         if shown is None:
             raise CommandError(
@@ -49,4 +58,4 @@ def revoke_certificate(data: Path, config: Path | None) -> None:
         except OSError as error:
             step = "the certificate is revoked: remove that file, then the hub creates another"
             raise CommandError(f"{error.filename}: {error.strerror}", step, error="file-not-accessible") from None
-    say(f"{shown.serial}: revoked; the hub creates another certificate within seconds, or at its next start")
+    say(f"{shown.serial}: {made}, or at its next start")

@@ -43,6 +43,7 @@ from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.devices.routes import device_registry_routes
 from cloud.hub.devices.service import DeviceRegistry
+from cloud.hub.enrolment.certificate_http import certificate_routes
 from cloud.hub.enrolment.files import (
     FOLDER,
     AuthorityFileError,
@@ -98,8 +99,10 @@ from cloud.reader.client import LakeReader
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.http.access import HttpAccess
+from edge.broker.http.forwarded import ForwardedClients
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import HttpPeer
+from edge.broker.http.route import HttpRoute
 from edge.broker.http.session_api import session_routes
 from edge.broker.http.session_cookie import SessionCookie
 from edge.broker.http.traced import TracedRequests
@@ -374,7 +377,8 @@ class HubServer:
             if access.keeper is not None and not access.open:
                 access.keeper.start()
             guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
-            probed = Probes(guarded, self._availability.unready)
+            forwarded = ForwardedClients(guarded, configuration.trusted_proxies)
+            probed = Probes(forwarded, self._availability.unready)
             secure = None if configuration.dev else self._certificates
             frames = Frames(
                 "amqp", message_bytes_max=LIMITS.packet_bytes_max, site=site, guarded=lambda: not access.open
@@ -477,9 +481,7 @@ class HubServer:
                 *command_routes(self._commands, access),
                 *device_registry_routes(self._devices, access, tenants.names),
                 *(desired_routes(self._desired, access) if self._desired is not None else ()),
-                *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
-                *(gateway_routes(self._enrolment, access) if self._enrolment is not None else ()),
-                *(token_routes(self._enrolment, access, lambda: self._url) if self._enrolment is not None else ()),
+                *_identity_routes(self._enrolment, access, self._server_certificate, lambda: self._url),
             ],
         )
 
@@ -612,6 +614,18 @@ class HubServer:
     def _opened_space(self, space: TenantSpace) -> None:
         """Take the commands that applications send in this space."""
         CommandEntry(space, self._commands.send)
+
+
+def _identity_routes(
+    enrolment: Enrolment | None, access: HttpAccess, own: ServerCertificate | None, url: Callable[[], str]
+) -> list[HttpRoute]:
+    """Return the routes for tokens and certificates; none without enrolment. `own`: certificate of the hub; `url`
+    returns the URL for gateways."""
+    if enrolment is None:
+        return []
+    routes = [*enrolment_routes(enrolment, time.time), *gateway_routes(enrolment, access)]
+    more = certificate_routes(enrolment, access, own) if own is not None else ()
+    return [*routes, *more, *token_routes(enrolment, access, url)]
 
 
 def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, ListenEndpoint], None]) -> None:

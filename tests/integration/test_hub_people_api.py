@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 import pytest
 
 from cloud.hub.limits import IDEMPOTENT_BODY_BYTES_MAX
+from edge.broker.security.limits import FAILURES_PER_USER_MAX
 from tests.support.enrolled import EnrolledFleet, run_fleet
 from tests.support.http_client import Answer, ask
 from tests.support.operator import HubOperator
+from tests.support.processes import wait_until
 
 HUB = Path(__file__).parents[2] / "cloud" / "hub"
 NO_CHANGES = {"api.put", "api.delete", "api.plan", "api.rehearse"}
@@ -25,7 +27,11 @@ NO_CHANGES = {"api.put", "api.delete", "api.plan", "api.rehearse"}
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubOperator]:
-    with EnrolledFleet(tmp_path_factory.mktemp("people")) as fleet:
+    folder = tmp_path_factory.mktemp("people")
+    config = folder / "hub.yaml"
+    spec = "{gatherMilliseconds: 100, trustedProxies: [127.0.0.1]}"
+    config.write_text(f"{{apiVersion: waypost/v1, kind: Hub, spec: {spec}}}\n")
+    with EnrolledFleet(folder, "--config", str(config)) as fleet:
         yield HubOperator(fleet.hub)
 
 
@@ -92,6 +98,18 @@ class TestUsers:
         assert Person(hub, "eve@acme", person.password).send("GET", "status").status == HTTPStatus.UNAUTHORIZED
         assert Person(hub, "eve@acme", made["password"]).send("GET", "status").status == HTTPStatus.OK
 
+    def test_a_stranger_behind_the_same_proxy_locks_nobody_out(self, hub: HubOperator) -> None:
+        person = Person(hub, "ida@acme", added(hub, "ida@acme", "view:#"))
+        stranger = Person(hub, "ida@acme", "a guess")
+        seen = [
+            stranger.send("GET", "status", X_Forwarded_For="192.0.2.66").status
+            for _ in range(FAILURES_PER_USER_MAX + 1)
+        ]
+        assert set(seen) == {HTTPStatus.UNAUTHORIZED, HTTPStatus.SERVICE_UNAVAILABLE}
+        made_up = "192.0.2.1, 192.0.2.66"
+        assert person.send("GET", "status", X_Forwarded_For=made_up).status == HTTPStatus.SERVICE_UNAVAILABLE
+        assert person.send("GET", "status", X_Forwarded_For="192.0.2.1").status == HTTPStatus.OK
+
     def test_with_an_overlap_both_passwords_are_valid(self, hub: HubOperator) -> None:
         old = added(hub, "tom@acme", "view:#")
         new = hub.send("POST", "users/tom@acme/password", {"overlap_s": 600}).document["password"]
@@ -150,6 +168,21 @@ class TestUsers:
         assert ([each["name"] for each in first["users"]], first["total"]) == (["p1@paged", "p2@paged"], 3)
         rest = hub.get(f"users?tenant=paged&limit=2&after={first['next']}")
         assert ([each["name"] for each in rest["users"]], rest["next"]) == (["p3@paged"], None)
+
+
+def test_only_the_certificate_that_was_meant_is_revoked(hub: HubOperator, manager: Person) -> None:
+    path = "hub/certificate"
+    shown = hub.send("GET", path)
+    tag = shown.headers["etag"]
+    assert manager.send("GET", path).status == HTTPStatus.FORBIDDEN, "it is about every tenant"
+    assert manager.send("POST", f"{path}/revoke", {}).status == HTTPStatus.FORBIDDEN
+    assert hub.send("POST", f"{path}/revoke", {}, if_match='"another"').status == HTTPStatus.PRECONDITION_FAILED
+    assert hub.send("POST", f"{path}/revoke", {}, if_match=tag).document == {"serial": shown.document["serial"]}
+    wait_until(lambda: hub.send("GET", path).status == HTTPStatus.OK, timeout_s=60.0, what="the hub has another one")
+    assert hub.get(path)["serial"] != shown.document["serial"]
+    assert hub.send("POST", f"{path}/revoke", {}, if_match=tag).status == HTTPStatus.PRECONDITION_FAILED
+    [line] = [each for each in audit(hub, "action=hub-certificate.revoke") if each["status"] == HTTPStatus.OK]
+    assert (line["before"], line["tenant"]) == ({"serial": shown.document["serial"]}, "")
 
 
 class TestIdempotencyKeys:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cryptography import x509
 
 from edge.output.errors import Exit
 from edge.remote.session import Context, UnknownCertificate, trusted
@@ -211,6 +212,15 @@ class TestHub:
         ]  # fmt: skip
         output_of("hub", "user", "remove", "eve@default", environment=home)
         assert "error[user-not-found]" in error_of("hub", "user", "remove", "eve@default", code=1, environment=home)
+
+    def test_certificate_of_the_hub_is_revoked_over_http(
+        self, fleet: EnrolledFleet, hub: Node, home: dict[str, str]
+    ) -> None:
+        sign_in(hub, "ops@default", home)
+        shown = x509.load_pem_x509_certificate((fleet.hub.data / "authority" / "server.pem").read_bytes())
+        serial = f"{shown.serial_number:x}"
+        assert output_of("hub", "revoke-certificate", environment=home).startswith(f"{serial}: revoked")
+        assert "hub-certificate.revoke" in output_of("audit", "list", environment=home)
 
     def test_what_has_no_route_names_the_data_directory(self, hub: Node, home: dict[str, str]) -> None:
         sign_in(hub, "ops@default", home)
