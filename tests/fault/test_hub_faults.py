@@ -12,6 +12,7 @@ import enum
 import itertools
 import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter, defaultdict
@@ -37,7 +38,7 @@ from tests.support.seeds import chosen_seed
 BATCHES: Final = 8
 """Batches that a gateway sends before the fault."""
 MOVED_WITHIN_S: Final = 15.0
-"""Longest time that a gateway waits at a hub without a fault, or whose fault has just ended."""
+"""Longest time that a gateway waits at a hub without a fault, or after the end of its fault."""
 HELD_S: Final = (1.0, 7.0, 20.0)
 """Lengths of a fault: shorter and longer than PostgreSQL's bound on idle transactions, and longer than all of a hub's
 pauses."""
@@ -48,6 +49,7 @@ class Fault(enum.Enum):
     """Fault of one hub, or of what both need."""
 
     KILLED = "killed"
+    REPLACED = "replaced with an empty data directory"
     SUSPENDED = "suspended"
     CUT_OFF = "cut off from PostgreSQL"
     SILENT = "no packet from PostgreSQL"
@@ -121,11 +123,13 @@ class FaultyCluster:
 
         other = [there.process]
         match run.fault:
-            case Fault.KILLED:
+            case Fault.KILLED | Fault.REPLACED:
                 os.kill(here.process.pid, signal.SIGKILL)
                 proceed()
                 waited_s = gateway.finish(other, MOVED_WITHIN_S)
                 here.process.ends()
+                if run.fault is Fault.REPLACED:
+                    shutil.rmtree(here.process.data)
                 here.process.start()
                 return waited_s
             case Fault.SUSPENDED:

@@ -1,6 +1,6 @@
 """Hold a hub in its own process at a step of a landing.
 
-The test runs `LandingSteps`, and the hub as `stepping_hub`: its landing tells each step and waits for the answer.
+The test runs `LandingSteps`, and the hub as `stepping_hub`: its landing sends each step and waits for the answer.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def tell(step: str) -> None:
 
 
 def stepping_hub() -> None:
-    """Run the command line of the product with a landing that tells its steps."""
+    """Run the command line of the product with a landing that sends its steps."""
     vars(opening)["Landing"] = partial(opening.Landing, failpoint=tell)
     vars(opening)["DeltaLake"] = partial(opening.DeltaLake, failpoint=tell)
     sys.exit(main())
