@@ -36,6 +36,7 @@ def test_core_on_this_machine_under_sanitizers(tmp_path: Path) -> None:
     assert run(str(tmp_path / "check")) == "ok\n"
 
 
+@pytest.mark.slow
 @arm_compiler
 @pytest.mark.skipif(shutil.which("qemu-system-arm") is None, reason="qemu-system-arm is not installed")
 def test_core_on_an_emulated_cortex_m3(tmp_path: Path) -> None:
@@ -49,6 +50,7 @@ CODE_BYTES_MAX = 16 * 1024
 """Largest code of the portable core on a Cortex-M0+: a small board needs the rest for its network stack."""
 
 
+@pytest.mark.slow
 @arm_compiler
 def test_portable_core_fits_on_a_small_board(tmp_path: Path) -> None:
     """Compile it for a Cortex-M0+ with every warning as an error; it needs no allocation and no standard I/O."""
