@@ -7,7 +7,6 @@ would be in files that a power cut may destroy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from cloud.lake.entries import add_action, as_entry
 from cloud.lake.limits import (
     COMPACTED_BYTES_MAX,
     COMPACTED_FILES_MAX,
@@ -95,7 +95,5 @@ def log_entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> by
     for file in removed:
         action = {"path": file.path, "deletionTimestamp": now_ms, "dataChange": False, "extendedFileMetadata": True}
         actions.append({"remove": action | {"partitionValues": dict(file.partition), "size": file.size}})
-    whole = {"path": added.path, "partitionValues": dict(added.partition_values), "size": added.size}
-    whole |= {"modificationTime": added.modification_time, "dataChange": False, "stats": added.stats}
-    actions.append({"add": whole})
-    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
+    actions.append({"add": add_action(added, data_change=False)})
+    return as_entry(actions)

@@ -93,6 +93,26 @@ LOG_KEPT_DAYS = 7
 files are kept. At one commit a second, a month of entries would be 2.6 million files, which every reader of the table
 lists, at about 1 s of processor time a million."""
 
+CHECKPOINT_EVERY = 20
+"""Versions of a table between two checkpoints: a reader of a bucket needs a request for each version since the last."""
+
+CHECKPOINT_SHARE = 0.01
+"""Share of the time between two checkpoints that making one may take, with one version a second: 20 s for 0.2 s. A
+checkpoint names every file of the table, so a larger table has fewer."""
+
+CHECKPOINTS_A_CLEANUP = 50
+"""Checkpoints of this hub until old log entries are deleted (`LOG_KEPT_DAYS`): that lists the whole log."""
+
+PASSED_ENTRIES_MAX = 20
+"""Versions of other programs that an append reads one by one; after more, opening the table takes fewer requests."""
+
+APPEND_ATTEMPTS_MAX = 100
+"""Versions that an append may find taken, before it fails and is tried again: 50 hubs take as many in two landings."""
+
+WRITER_VERSION_MAX = 2
+"""Highest writer version of the Delta protocol that a plain append meets. Higher ones demand more of a writer, such as
+checking constraints or mapping columns."""
+
 COMMITS_KEPT = 1_000
 """Confirmed commits kept in the registry for inspection; correctness needs only the last id."""
 

@@ -1,9 +1,10 @@
 """Delta tables of the lake, each appended to by one writer and durable when `append` returns.
 
 delta-rs keeps the log but syncs nothing (strace shows no fsync), so an acknowledgement after its commit would survive a
-power cut only by luck. Here a data file is written and synced first, then named in the log by delta-rs, then the log is
-synced. A power cut can only tear the last log entry, which was never acknowledged: `LakeTable.open` removes it. On an
-object store nothing tears.
+power cut only by luck; and it reads the log's folder several times for each commit. Here a data file is written and
+synced first, then named in the log, then the log is synced. An append takes the next version that is free: it reads the
+entries that others have taken since, and nothing else. A power cut can only tear the last log entry, which was never
+acknowledged: `LakeTable.open` removes it. On an object store nothing tears.
 """
 
 from __future__ import annotations
@@ -18,16 +19,26 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake import Transaction as AppTransaction
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.compaction import SmallFile, log_entry, row_groups, select_files, small_files
 from cloud.lake.contract import ContractTable, contract
+from cloud.lake.entries import FENCED, EntryNews, append_entry, fence_entry, read_entry
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
-from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
+from cloud.lake.limits import (
+    APPEND_ATTEMPTS_MAX,
+    CHECKPOINT_EVERY,
+    CHECKPOINT_SHARE,
+    CHECKPOINTS_A_CLEANUP,
+    COMPACTED_FILES_MIN,
+    FENCED_WITHIN,
+    LOG_KEPT_DAYS,
+    PASSED_ENTRIES_MAX,
+    WRITER_VERSION_MAX,
+)
 from cloud.lake.transactions import TransactionLog
 from cloud.place.data_file import write_data_file
 from cloud.place.faults import explain_error
@@ -35,9 +46,6 @@ from cloud.place.place import LOG, LakeLocation, LakePlace, place_of
 from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
-
-_FENCED = "/fenced"
-"""Suffix of an application id: its transaction is the last commit that was fenced."""
 
 
 @contextlib.contextmanager
@@ -59,7 +67,16 @@ class LakeTable:
         self._place = place
         self._delta = delta
         self._failpoint = failpoint
+        self._version = int(delta.version())
+        """Newest version that this writer has seen; the opened table may be older, as an append needs no more."""
+        self._passed: dict[str, int] = {}
+        """Last transaction by application in the versions that were read one by one."""
+        self._fences: dict[str, int | None] = {}
+        """Last fence by application in the versions before those."""
         self._transactions = TransactionLog(place)
+        self._checkpoint_due = False
+        self._checkpoint_every = CHECKPOINT_EVERY
+        self._checkpoints = 0
         self._appended = COMPACTED_FILES_MIN
         """Files appended since the last search for small ones; starts with a search, for files of an earlier run."""
         self._unreadable: set[str] = set()
@@ -85,12 +102,12 @@ class LakeTable:
             except TableNotFoundError:
                 delta = _create(place, spec)
             _add_columns(place, delta, spec.arrow_schema)
-        table = cls(name, place, delta, failpoint)
         found = [(field.name, str(field.type)) for field in delta.schema().fields]
         wanted = [(field.name, str(field.type)) for field in _delta_fields(spec.arrow_schema)]
         if found != wanted:
             raise TableMismatch(f"table {name} in {lake} has other columns than this program writes: {found}")
-        return table
+        _require_columns(delta, name, place)
+        return cls(name, place, delta, failpoint)
 
     @property
     def identity(self) -> str:
@@ -100,12 +117,12 @@ class LakeTable:
     @property
     def version(self) -> int:
         """Version of the table that this writer has seen."""
-        return int(self._delta.version())
+        return self._version
 
     def committed(self, application: str) -> int | None:
         """Return the last commit id of an application in the table, read from disk; None without one."""
         with lake_errors(f"table {self.name} cannot be read"):
-            self._delta = self._place.delta()
+            self._use(self._place.delta())
             found = self._delta.transaction_version(application)
             _sync_log(self._place, self.version)
         return None if found is None else int(found)
@@ -113,12 +130,12 @@ class LakeTable:
     def transactions(self) -> dict[str, int]:
         """Return the last commit id of each application in the table, of a commit or of a fence, read from disk."""
         with lake_errors(f"table {self.name} cannot be read"):
-            self._delta = self._place.delta()
+            self._use(self._place.delta())
             found = self._transactions.read(self.version)
             _sync_log(self._place, self.version)
         last: dict[str, int] = {}
         for name, number in found.items():
-            application = name.removesuffix(_FENCED)
+            application = name.removesuffix(FENCED)
             last[application] = max(number, last.get(application, number))
         return last
 
@@ -136,7 +153,7 @@ class LakeTable:
             if self._is_fenced(transaction):
                 return False
             with lake_errors(f"table {self.name} cannot be written"):
-                if self._put_entry(_fence({transaction: found or 0})):
+                if self._put_entry(fence_entry({transaction: found or 0})):
                     return False
         raise self._contended()
 
@@ -144,10 +161,10 @@ class LakeTable:
         """Fence applications up to these commits. Raises `LakeError`."""
         for _ in range(FENCED_WITHIN):
             with lake_errors(f"table {self.name} cannot be written"):
-                self._delta = self._place.delta()
+                self._use(self._place.delta())
                 wanted = [TransactionId(*each) for each in commits.items()]
                 last = {each: self._delta.transaction_version(each.application) or 0 for each in wanted}
-                if self._put_entry(_fence({each: at for each, at in last.items() if not self._is_fenced(each)})):
+                if self._put_entry(fence_entry({each: at for each, at in last.items() if not self._is_fenced(each)})):
                     return
         raise self._contended()
 
@@ -173,30 +190,104 @@ class LakeTable:
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
             action = write_data_file(self._place, [rows.drop_columns(list(partitions))], values)
             self._failpoint("written")
-            transactions = None if transaction is None else [AppTransaction(*transaction)]
-            self._delta.update_incremental()
-            if transaction is not None and self._is_fenced(transaction):
-                raise LakeError(f"table {self.name}: commit {transaction.commit} rejected: another writer fenced it")
-            self._delta.create_write_transaction(
-                [action],
-                mode="append",
-                schema=self._delta.schema(),
-                partition_by=list(contract().tables[self.name].partition_by),
-                commit_properties=CommitProperties(app_transactions=transactions),
-            )
+            before = self._version
+            self._put_append(append_entry(action, transaction), transaction)
             self._failpoint("committed")
-            before = self.version
-            self._delta.update_incremental()
-            for version in range(before + 1, self.version + 1):  # compaction may have added a version
+            self._require_newest(action.path, transaction)
+            for version in range(before + 1, self._version + 1):  # others may have added versions
                 _sync_log(self._place, version)
             self._failpoint("synced")
         self._appended += 1
-        return self.version
+        self._checkpoint_due = self._checkpoint_due or self._version % self._checkpoint_every == 0
+        return self._version
+
+    def _put_append(self, entry: bytes, transaction: TransactionId | None) -> None:
+        """Write the log entry of an append as the next version that is free.
+
+        The entries of the versions that others have taken since are read, and the log is not. After many of them, or
+        one that changes the table itself, delta-rs opens the table again.
+        """
+        self._require_allowed(transaction)
+        for passed in range(1, APPEND_ATTEMPTS_MAX + 1):
+            name = f"{LOG}/{self._version + 1:020}.json"
+            if self._place.put_new(name, entry):
+                break
+            taken = self._place.read(name)
+            if taken == entry:
+                break  # the store had written it, answered with an error, and refused the retry
+            news = _read_entry(taken, name)
+            if news is None or news.changes_table or passed % PASSED_ENTRIES_MAX == 0:
+                self._reopen()
+            else:
+                self._version += 1
+                self._passed.update(news.transactions)
+            self._require_allowed(transaction)
+        else:
+            raise self._contended()
+        self._version += 1
+
+    def _require_allowed(self, transaction: TransactionId | None) -> None:
+        """Check that no version that this writer has seen forbids a transaction. Raises `LakeError`."""
+        if transaction is None:
+            return
+        if self._is_fenced(transaction):
+            raise LakeError(f"table {self.name}: commit {transaction.commit} rejected: another writer fenced it")
+        if _is_in(transaction, self._passed.get(transaction.application)):
+            raise LakeError(f"table {self.name}: commit {transaction.commit} rejected: its number was used before")
+
+    def _require_newest(self, path: str, transaction: TransactionId | None) -> None:
+        """Check that the entry just written is part of the table. Raises `LakeError`.
+
+        Old entries are deleted, the oldest first. A writer that stood still for longer could take the number of a
+        deleted one, which no reader would see. The entry before it is missing then.
+        """
+        written = self._version
+        if self._place.size(f"{LOG}/{written - 1:020}.json") is not None:
+            return
+        self._reopen()
+        if transaction is not None:
+            there = _is_in(transaction, self._delta.transaction_version(transaction.application))
+        else:
+            there = path in pa.table(self._delta.get_add_actions())["path"].to_pylist()
+        if not there:
+            if transaction is not None:
+                self._place.delete(f"{LOG}/{written:020}.json")
+            raise LakeError(f"table {self.name}: version {written} is long past; the table was opened again")
+
+    def _reopen(self) -> None:
+        """Read the log again. Raises what delta-rs raises, and `TableMismatch`."""
+        delta = self._place.delta()
+        _require_columns(delta, self.name, self._place)
+        self._use(delta)
+
+    def _use(self, delta: DeltaTable) -> None:
+        """Continue with an opened table."""
+        version = int(delta.version())
+        if version != self._version:  # there are versions whose entries were not read one by one
+            self._passed.clear()
+            self._fences.clear()
+        self._delta, self._version = delta, version
+
+    def _refresh(self) -> None:
+        """Read the entries since the table was opened, or the table if entries were deleted since."""
+        with contextlib.suppress(DeltaError):
+            self._delta.update_incremental()
+            if self._delta.version() >= self._version:
+                self._use(self._delta)
+                return
+        self._reopen()
 
     def _is_fenced(self, transaction: TransactionId) -> bool:
-        """Return whether the opened version fences a transaction. For later versions, delta-rs reports a conflict of
-        the application."""
-        return _is_in(transaction, self._delta.transaction_version(transaction.application + _FENCED))
+        """Return whether a version up to the one seen fences a transaction. Raises `DeltaError`."""
+        name = transaction.application + FENCED
+        if name not in self._fences:
+            try:
+                found = self._delta.transaction_version(name)  # it reads the log
+            except DeltaError:
+                self._reopen()  # its entries were deleted
+                found = self._delta.transaction_version(name)
+            self._fences[name] = found
+        return _is_in(transaction, self._fences[name]) or _is_in(transaction, self._passed.get(name))
 
     def compact(self) -> int:
         """Compact small files of one day if there are enough; return their number.
@@ -204,12 +295,14 @@ class LakeTable:
         Rows do not change. The former files stay for readers of older versions, until a vacuum. Raises `LakeError`;
         then the table is unchanged.
         """
+        if self._checkpoint_due:
+            self._checkpoint()
         if self._appended < COMPACTED_FILES_MIN:
             return 0
         self._appended = 0
         spec = contract().tables[self.name]
         with lake_errors(f"files of table {self.name} cannot be compacted"):
-            self._delta.update_incremental()
+            self._refresh()
             small = small_files(self._delta, spec.partition_by, without=self._unreadable)
             files = select_files(small)
             if not files:
@@ -233,9 +326,26 @@ class LakeTable:
         name = f"{LOG}/{self.version + 1:020}.json"
         if not self._place.put_new(name, content) and self._place.read(name) != content:
             return False
-        self._delta.update_incremental()
+        self._refresh()
         _sync_log(self._place, self.version)
         return True
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint, so that readers need few entries. Raises `LakeError`; then a later one takes its place.
+
+        It costs as much as the table has files, so the larger the table, the rarer it is.
+        """
+        self._checkpoint_due = False
+        began_s = time.monotonic()
+        with lake_errors(f"table {self.name} gets no checkpoint"):
+            self._refresh()
+            self._delta.create_checkpoint()
+            _sync_log(self._place, self.version)
+            self._checkpoints += 1
+            if self._checkpoints % CHECKPOINTS_A_CLEANUP == 0:
+                self._delta.cleanup_metadata()
+        took_s = time.monotonic() - began_s
+        self._checkpoint_every = max(CHECKPOINT_EVERY, int(took_s / CHECKPOINT_SHARE))
 
     def _rows_of(self, file: SmallFile) -> pa.Table:
         try:
@@ -250,18 +360,28 @@ def _is_in(transaction: TransactionId, found: int | None) -> bool:
     return found is not None and found >= transaction.commit
 
 
-def _fence(transactions: Mapping[TransactionId, int]) -> bytes:
-    """Return a log entry that changes no rows and fences applications, each up to a transaction.
+def _read_entry(content: bytes | None, name: str) -> EntryNews | None:
+    """Read the entry of a version that others have taken; None if it is gone. Raises OSError for a damaged one."""
+    if content is None:
+        return None
+    try:
+        return read_entry(content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"the log entry {name} is damaged: {error}") from error
 
-    The value of each is its last transaction in the table, repeated so that a concurrent commit of the application
-    conflicts.
-    """
-    info = {"timestamp": time.time_ns() // 1_000_000, "operation": "FENCE", "operationParameters": {}}
-    actions: list[dict[str, Any]] = [{"commitInfo": info}]
-    for fenced, last in transactions.items():
-        numbers = {fenced.application: last, fenced.application + _FENCED: fenced.commit}
-        actions += [{"txn": {"appId": name, "version": at}} for name, at in numbers.items()]
-    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
+
+def _require_columns(delta: DeltaTable, name: str, place: LakePlace) -> None:
+    """Check that rows of this program fit the table. Newer programs may have added columns. Raises `TableMismatch`."""
+    found = [(field.name, str(field.type)) for field in delta.schema().fields]
+    wanted = [(field.name, str(field.type)) for field in _delta_fields(contract().tables[name].arrow_schema)]
+    if found[: len(wanted)] != wanted:
+        raise TableMismatch(f"table {name} in {place} has other columns than this program writes: {found}")
+    writer = delta.protocol().min_writer_version
+    if writer > WRITER_VERSION_MAX:
+        raise TableMismatch(
+            f"table {name} in {place} demands writer version {writer} of Delta, and hubs write version "
+            f"{WRITER_VERSION_MAX}: take back the property that another program has set"
+        )
 
 
 def _create(place: LakePlace, spec: ContractTable) -> DeltaTable:

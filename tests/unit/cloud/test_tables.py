@@ -25,19 +25,7 @@ from cloud.lake.tables import LakeTable
 from cloud.place.data_file import merge_statistics, statistics
 from cloud.place.folder import Folder
 from tests.support.delta_commits import data_changes
-
-NOW_US = 1_795_250_665_237_123
-
-
-def state(number: int) -> pa.Table:
-    row = {"tenant": "default", "gateway": f"gw{number}", "reported_at": NOW_US, "state": "running"}
-    return record_rows("gateway_status", [row], NOW_US)
-
-
-def gateways(lake: Path) -> list[str]:
-    table = DeltaTable(lake / "gateway_status")
-    files = [pa.parquet.read_table(file, partitioning=None) for file in table.file_uris()]
-    return sorted(name for file in files for name in file.column("gateway").to_pylist())
+from tests.support.status_rows import NOW_US, gateways, state
 
 
 def test_appended_rows_are_read_by_any_reader(tmp_path: Path) -> None:
@@ -203,7 +191,8 @@ class TestSettled:
             assert not another.settled(TransactionId("app", 2))
 
         if moment == "before it commits":
-            delta = mock.patch.object(held_up, "_is_fenced", side_effect=settle, return_value=False)
+            fenced = held_up._is_fenced
+            delta = mock.patch.object(held_up, "_is_fenced", side_effect=lambda each: (fenced(each), settle())[0])
         else:
             delta = mock.patch.object(held_up, "_failpoint", side_effect=lambda step: step == "written" and settle())
         with delta, pytest.raises(LakeError):
