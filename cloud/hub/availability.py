@@ -52,6 +52,7 @@ class HubAvailability:
         self.replicas = HubReplicas(
             registry, hub, fleet, describe=self._describe, returned=self._write_presence, hint=hint, clock=clock
         )
+        committer.follow_replicas(lambda: self.replicas.count)
 
     async def open(self, port: int) -> None:
         """Let the other hubs know that this one listens, and follow them. Raises `RegistryError`."""

@@ -49,6 +49,7 @@ from cloud.hub.memory import release_memory
 from cloud.hub.queue import EntryQueue
 from cloud.hub.registry.registry import Registry
 from cloud.lake.limits import (
+    GATHER_MS_MAX,
     HELD_BYTES_MAX,
     LANDING_BYTES_MAX,
     LANDING_ROWS_MAX,
@@ -96,6 +97,7 @@ class Committer:
         self._executor = executor
         self._now_us = now_us
         self._gather_s = gather_ms / 1_000
+        self._replicas: Callable[[], int] = lambda: 1
         self._queue = EntryQueue()
         self._presence: dict[Key, Presence] = {}
         self._states: list[Mapping[str, Any]] = []
@@ -124,6 +126,10 @@ class Committer:
         self._release_memory_by_s = 0.0
         self._freed_bytes = 0
         """Bytes freed since memory was returned to the system."""
+
+    def follow_replicas(self, count: Callable[[], int]) -> None:
+        """Gather for as long as the number of hubs of the registry demands from now on."""
+        self._replicas = count
 
     # --- called by the service ------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class Committer:
             if not entry.rows:
                 self._urgent = True
             elif not self._queue.fresh_rows:
-                self._gather_until = max(now + self._gather_s, self._started_s + 2 * self._gather_s)
+                self._gather_until = max(now + self.gathering_s, self._started_s + 2 * self.gathering_s)
             self._queue.put(entry)
         self._last_put_s = now
         self._schedule()
@@ -198,6 +204,13 @@ class Committer:
         self._schedule()
         await self._closing
         await self._loop.run_in_executor(self._executor, self._lander.fold)
+
+    @property
+    def gathering_s(self) -> float:
+        """Time to gather batches for a landing. It grows by half with each replica, up to the longest configurable
+        time: all of them commit to one table, and each reads what the others have committed."""
+        stretched = self._gather_s * (1 + self._replicas()) / 2
+        return max(self._gather_s, min(stretched, GATHER_MS_MAX / 1_000))
 
     # --- figures -------------------------------------------------------------------------------------------------
 

@@ -119,6 +119,11 @@ class HubReplicas:
         self._executor.shutdown()
 
     @property
+    def count(self) -> int:
+        """Hubs that are there, this one too, as far as it knows."""
+        return max(1, sum(hub.there for hub in self.known.values()))
+
+    @property
     def others_serve(self) -> bool:
         """Return whether another hub takes connections, as far as this one knows."""
         return any(

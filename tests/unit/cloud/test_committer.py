@@ -61,6 +61,7 @@ class Bench:
 
     def __init__(self, directory: Path, gather_ms: int = 5) -> None:
         self.directory = directory
+        self.replicas = 1
         self.presences = 0
         """Transactions of connections."""
         self.fail: Callable[[str], None] = lambda step: None
@@ -75,6 +76,7 @@ class Bench:
             now_us=lambda: time.time_ns() // 1_000,
             gather_ms=gather_ms,
         )
+        self.committer.follow_replicas(lambda: self.replicas)
         self.committer.reported.append(self.report)
 
     def open(self) -> None:
@@ -201,6 +203,17 @@ def test_end_of_a_backlog_does_not_wait_for_more(tmp_path: Path) -> None:
         await bench.answered(2)
 
     run(tmp_path, scenario, gather_ms=600_000)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "gather_ms", "seconds"), [(1, 600, 0.6), (2, 600, 0.9), (3, 600, 1.2), (50, 600, 2.0), (3, 0, 0.0)]
+)
+def test_replicas_land_less_often(tmp_path: Path, replicas: int, gather_ms: int, seconds: float) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.replicas = replicas
+        assert bench.committer.gathering_s == pytest.approx(seconds)
+
+    run(tmp_path, scenario, gather_ms)
 
 
 def test_live_messages_land_once_in_twice_the_gather_time_at_any_rate(tmp_path: Path) -> None:
