@@ -68,7 +68,7 @@ class LakeTable:
         self._delta = delta
         self._failpoint = failpoint
         self._version = int(delta.version())
-        """Newest version that this writer has seen; the opened table may be older, as an append needs no more."""
+        """Newest version that this writer has seen; the opened table may be older."""
         self._passed: dict[str, int] = {}
         """Last transaction by application in the versions that were read one by one."""
         self._fences: dict[str, int | None] = {}
@@ -263,7 +263,7 @@ class LakeTable:
     def _use(self, delta: DeltaTable) -> None:
         """Continue with an opened table."""
         version = int(delta.version())
-        if version != self._version:  # there are versions whose entries were not read one by one
+        if version != self._version:  # some versions were not read one by one
             self._passed.clear()
             self._fences.clear()
         self._delta, self._version = delta, version
