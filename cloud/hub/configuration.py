@@ -40,7 +40,7 @@ from cloud.hub.messaging.settings import TENANT, BrokerSettings
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry import location
 from cloud.hub.tap.topic_settings import TopicSettings
-from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants
+from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants, quota_fault
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsFiles, TlsListener, TokenIssuer
 from edge.broker.http.forwarded import ProxyNetwork
@@ -250,9 +250,8 @@ def _tenants(resources: Sequence[Resource]) -> Errors:
                 yield error_at(resource, (*path, "name"), f"tenant {tenant.name} is listed twice")
             seen.add(tenant.name)
         for path_, quota in parts:
-            for field in (quota.bytes_per_second, quota.waiting_bytes, quota.stored_bytes):
-                if field == 0:
-                    yield error_at(resource, path_, "0 bytes would stop the tenant; to stop it, revoke its gateways")
+            if fault := quota_fault(quota):
+                yield error_at(resource, path_, fault)
 
 
 def _oidc(resources: Sequence[Resource]) -> Errors:

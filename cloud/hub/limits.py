@@ -54,6 +54,12 @@ PostgreSQL."""
 TENANT_COMMANDS_MAX = 100_000
 """Default open commands of one tenant: 100 MiB of the registry with payloads of 1 KiB."""
 
+TENANT_QUOTAS_MAX = 10_000
+"""Tenants with a quota that an operator has set or removed: every hub reads all of them after a change, in 50 ms."""
+
+QUOTAS_CHECK_S = 2.0
+"""Pause between two looks for changed quotas, if no notice comes before."""
+
 RATE_AHEAD_S = 10.0
 """Seconds of `bytesPerSecond` that a tenant may send at once: gateways send in batches, and a returning one has a
 backlog."""

@@ -79,6 +79,7 @@ from cloud.hub.opening import (
 )
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, tenants_of
 from cloud.hub.probes import Probes
+from cloud.hub.quotas_http import quota_routes
 from cloud.hub.receipts.service import ReceiptService
 from cloud.hub.receipts.signer import ReceiptSigner
 from cloud.hub.registry.location import sqlite_url
@@ -86,6 +87,7 @@ from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
 from cloud.hub.registry.sessions import RegistrySessions
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
+from cloud.hub.shared_quotas import SharedQuotas
 from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.stop_signals import StopSignals
@@ -168,6 +170,8 @@ class HubServer:
         self._notices = ChangeNotices(registry)
         self._messaging = self._make_messaging()
         self._users = self._follow_users() if self._gate.passwords else None
+        hint = self._notices.follow(NoticeTopic.QUOTAS)
+        self._quotas = SharedQuotas(registry, configuration.tenants, self._spaces.follow, hint)
         self._connections = Connections(self.acceptor)
         self._older_copy = OlderCopyNotice(configuration.data)
         self._server_certificate: ServerCertificate | None = None
@@ -436,22 +440,17 @@ class HubServer:
             await self._store_own_certificate(self._enrolment)
         if self._desired is not None:
             await self._desired.open()
-        for part in (self._commands, self._alerts, self._audit, self._devices):
+        for part in (self._quotas, self._commands, self._alerts, self._audit, self._devices):
             await part.open()
         self._notices.start()
 
     async def _close_services(self) -> None:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
-        await self._availability.close()
-        await self._devices.close()
-        await self._audit.close()
-        await self._receipts.close()
-        await self._commands.close()
-        if self._desired is not None:
-            await self._desired.close()
-        if self._enrolment is not None:
-            await self._enrolment.close()
+        parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
+        for part in (*parts, self._desired, self._enrolment):
+            if part is not None:
+                await part.close()
 
     def _make_application(self, access: HttpAccess) -> Starlette:
         """Make the application that answers over HTTP."""
@@ -475,6 +474,7 @@ class HubServer:
                 *session_routes(access, may_operate),
                 *user_routes(self._users, self._gate, access),
                 *tenant_routes(tenants, usage, access),
+                *quota_routes(self._configuration.tenants, self._quotas, access),
                 *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),

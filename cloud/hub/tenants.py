@@ -59,15 +59,30 @@ class Tenants:
         """Number of refusals by (tenant, limit)."""
         self._usual = usual
         self._own = dict(own or {})
+        self._shared: Mapping[str, Quota] = {}
 
     @property
     def named(self) -> tuple[str, ...]:
         """Tenants with a quota of their own."""
-        return tuple(self._own)
+        return tuple({**self._own, **self._shared})
+
+    def share(self, quotas: Mapping[str, Quota]) -> None:
+        """Replace the quotas that operators have set, which take precedence over the configuration."""
+        self._shared = quotas
+
+    def shared(self, tenant: str) -> Quota | None:
+        """Return the quota that an operator has set for a tenant; None without one."""
+        return self._shared.get(tenant)
+
+    def source_of(self, tenant: str) -> str:
+        """Return where the quota of a tenant comes from: ``operator``, ``configuration`` or ``default``."""
+        if tenant in self._shared:
+            return "operator"
+        return "configuration" if tenant in self._own else "default"
 
     def of(self, tenant: str) -> Quota:
         """Return the quota of a tenant."""
-        return self._own.get(tenant, self._usual)
+        return self._shared.get(tenant) or self._own.get(tenant, self._usual)
 
     def count_refusal(self, tenant: str, bound: str) -> str:
         """Count a refusal at a limit, named as in the configuration; return the error message."""
@@ -75,6 +90,13 @@ class Tenants:
         return quota_message(tenant, bound)
 
 
+def quota_fault(quota: Quota) -> str | None:
+    """Return why a quota is invalid; None if it is valid."""
+    if 0 in (quota.bytes_per_second, quota.waiting_bytes, quota.stored_bytes):
+        return "0 bytes would stop the tenant; to stop it, revoke its gateways"
+    return None
+
+
 def quota_message(tenant: str, bound: str) -> str:
     """Return the error message for a tenant that has reached a limit."""
-    return f"tenant {tenant} is at its quota `{bound}`; the operator of the hub can raise it (tenantQuota, or tenants)"
+    return f"tenant {tenant} is at its quota `{bound}`; the operator of the hub can raise it (waypost tenant set-quota)"

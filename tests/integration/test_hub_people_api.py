@@ -170,6 +170,44 @@ class TestUsers:
         assert ([each["name"] for each in rest["users"]], rest["next"]) == (["p3@paged"], None)
 
 
+class TestQuotas:
+    """Limits of tenants, set while the hub runs."""
+
+    PATH = "tenants/limited/quota"
+
+    def test_are_in_force_when_they_are_answered(self, hub: HubOperator, manager: Person) -> None:
+        before = hub.send("GET", self.PATH)
+        assert (before.document["source"], before.headers["etag"]) == ("default", before.document["etag"])
+        made = hub.send("PUT", self.PATH, {"gateways": 7, "waitingBytes": 1 << 20}, if_match=before.headers["etag"])
+        assert made.status == HTTPStatus.OK, made
+        assert (made.document["source"], made.document["limits"]["gateways"]) == ("operator", 7)
+        assert made.document["limits"]["commands"] == before.document["limits"]["commands"], "the default"
+        [row] = hub.get("tenants?q=limited")["tenants"]
+        assert {each["limit"]: each["most"] for each in row["quota"]}["gateways"] == 7
+        assert row["own_quota"]
+        late = hub.send("PUT", self.PATH, {"gateways": 8}, if_match=before.headers["etag"])
+        assert late.status == HTTPStatus.PRECONDITION_FAILED
+        again = hub.send("DELETE", self.PATH, if_match=made.headers["etag"])
+        assert again.document == before.document
+        lines = [each for each in audit(hub, "action=tenant.quota") if each["status"] == HTTPStatus.OK]
+        assert [(each["subject"], each["tenant"]) for each in lines] == [("limited", "limited")] * 2
+        assert lines[0]["before"]["gateways"] == lines[1]["after"]["gateways"] == 7
+
+    def test_are_set_by_operators_of_the_fleet_only(self, hub: HubOperator, manager: Person) -> None:
+        own = "tenants/south/quota"
+        assert manager.send("GET", own).document["source"] == "default"
+        assert manager.send("GET", self.PATH).status == HTTPStatus.FORBIDDEN
+        assert manager.send("PUT", own, {"gateways": 7}).status == HTTPStatus.FORBIDDEN
+        assert manager.send("DELETE", own).status == HTTPStatus.FORBIDDEN
+
+    @pytest.mark.parametrize(
+        "limits", [{"gateways": 0}, {"gateways": "7"}, {"waitingBytes": 0}, {"gatewais": 7}, [], "text"]
+    )
+    def test_invalid_limit_is_refused(self, hub: HubOperator, limits: Any) -> None:
+        assert hub.send("PUT", self.PATH, limits).status == HTTPStatus.BAD_REQUEST
+        assert hub.send("PUT", "tenants/no%20tenant/quota", {}).status == HTTPStatus.BAD_REQUEST
+
+
 def test_only_the_certificate_that_was_meant_is_revoked(hub: HubOperator, manager: Person) -> None:
     path = "hub/certificate"
     shown = hub.send("GET", path)

@@ -213,6 +213,28 @@ class TestHub:
         output_of("hub", "user", "remove", "eve@default", environment=home)
         assert "error[user-not-found]" in error_of("hub", "user", "remove", "eve@default", code=1, environment=home)
 
+    def test_limits_of_a_tenant_are_set_over_http_or_at_the_hub(
+        self, fleet: EnrolledFleet, hub: Node, home: dict[str, str]
+    ) -> None:
+        sign_in(hub, "ops@default", home)
+        output_of("tenant", "set-quota", "acme", "gateways=7", "waitingBytes=1Mi", environment=home)
+        [shown] = items_of("tenant", "quota", "acme", environment=home)
+        assert (shown["source"], shown["gateways"], shown["waitingBytes"]) == ("operator", 7, 1 << 20)
+        here = ("--data", str(fleet.hub.data))
+        output_of("tenant", "set-quota", "acme", "commands=9", *here)
+
+        def limits() -> tuple[int, int]:
+            [row] = items_of("tenant", "quota", "acme", environment=home)
+            return row["gateways"], row["commands"]
+
+        wait_until(lambda: limits() == (7, 9), timeout_s=60, what="the hub follows its registry")
+        output_of("tenant", "set-quota", "acme", "--reset", environment=home)
+        [shown] = items_of("tenant", "quota", "acme", *here)
+        assert shown["source"] == "default"
+        for wrong in ("gateways=0", "gateways=many", "gatewais=7", "waitingBytes=0"):
+            assert "error[wrong-usage]" in error_of("tenant", "set-quota", "acme", wrong, *here, code=Exit.USAGE)
+        assert "error[wrong-usage]" in error_of("tenant", "set-quota", "acme", *here, code=Exit.USAGE)
+
     def test_certificate_of_the_hub_is_revoked_over_http(
         self, fleet: EnrolledFleet, hub: Node, home: dict[str, str]
     ) -> None:

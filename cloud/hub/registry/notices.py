@@ -42,6 +42,8 @@ class NoticeTopic(enum.Enum):
     """Connects and disconnects of gateways."""
     USERS = "users"
     ALERTS = "alerts"
+    QUOTAS = "quotas"
+    """Limits of tenants."""
 
 
 def notify(tx: sa.Connection, topic: NoticeTopic) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 20
+SCHEMA_VERSION = 21
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -482,6 +482,13 @@ device_credentials = sa.Table(
     sa.Column("device", BYTEWISE_NAME, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Index("device_credentials_of", "tenant", "device"),
+)
+tenant_quotas = sa.Table(
+    "tenant_quotas",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("document", sa.Text, nullable=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
 )
 usage = sa.Table(
     "usage",
