@@ -284,6 +284,14 @@ class TestCode:
         found = [f"{path}: {hit[0]}" for path, text in texts(without=Path(__file__)) for hit in places.finditer(text)]
         assert not found
 
+    def test_decisions_have_numbers_of_their_own(self) -> None:
+        """A record is cited by its number."""
+        for folder in {path.parent for path in ROOT.glob("*/**/decisions/0*.md") if ".venv" not in path.parts}:
+            records = sorted(folder.glob("0*.md"))
+            numbers = [path.name[:4] for path in records]
+            assert len(numbers) == len(set(numbers)), [path.name for path in records]
+            assert [path.read_text().removeprefix("# ")[:4] for path in records] == numbers
+
 
 class TestShell:
     """Scripts stop at the first failure."""
