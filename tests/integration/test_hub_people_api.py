@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import pytest
 
 from cloud.hub.limits import IDEMPOTENT_BODY_BYTES_MAX
-from edge.broker.security.limits import FAILURES_PER_USER_MAX
 from tests.support.enrolled import EnrolledFleet, run_fleet
 from tests.support.http_client import Answer, ask
 from tests.support.operator import HubOperator
@@ -101,11 +100,8 @@ class TestUsers:
     def test_a_stranger_behind_the_same_proxy_locks_nobody_out(self, hub: HubOperator) -> None:
         person = Person(hub, "ida@acme", added(hub, "ida@acme", "view:#"))
         stranger = Person(hub, "ida@acme", "a guess")
-        seen = [
-            stranger.send("GET", "status", X_Forwarded_For="192.0.2.66").status
-            for _ in range(FAILURES_PER_USER_MAX + 1)
-        ]
-        assert set(seen) == {HTTPStatus.UNAUTHORIZED, HTTPStatus.SERVICE_UNAVAILABLE}
+        guesses = (stranger.send("GET", "status", X_Forwarded_For="192.0.2.66").status for _ in range(100))
+        assert next(each for each in guesses if each != HTTPStatus.UNAUTHORIZED) == HTTPStatus.SERVICE_UNAVAILABLE
         made_up = "192.0.2.1, 192.0.2.66"
         assert person.send("GET", "status", X_Forwarded_For=made_up).status == HTTPStatus.SERVICE_UNAVAILABLE
         assert person.send("GET", "status", X_Forwarded_For="192.0.2.1").status == HTTPStatus.OK

@@ -286,8 +286,9 @@ class TestCode:
 
     def test_decisions_have_numbers_of_their_own(self) -> None:
         """A record is cited by its number."""
-        for folder in {path.parent for path in ROOT.glob("*/**/decisions/0*.md") if ".venv" not in path.parts}:
-            records = sorted(folder.glob("0*.md"))
+        found = [path for path in files() if path.parent.name == "decisions" and path.name.startswith("0")]
+        for folder in {path.parent for path in found}:
+            records = sorted(path for path in found if path.parent == folder)
             numbers = [path.name[:4] for path in records]
             assert len(numbers) == len(set(numbers)), [path.name for path in records]
             assert [path.read_text().removeprefix("# ")[:4] for path in records] == numbers
