@@ -10,10 +10,9 @@ from typing import Final
 import click
 
 from bridge.resources.errors import ConfigurationRejected
-from bridge.resources.parse import parse, to_yaml
-from edge.appliance.importing.mosquitto import import_mosquitto
-from edge.appliance.importing.mosquitto_file import ImportFileError
+from bridge.resources.parse import SUFFIXES, parse, to_yaml
 from edge.appliance.importing.report import ImportedConfiguration, ImportOutcome, in_order
+from edge.appliance.importing.text_file import ImportFileError
 from edge.configuration.kinds import KINDS
 from edge.output.amounts import counted
 from edge.output.errors import CommandError, Exit
@@ -33,23 +32,28 @@ NOTES: Final = Listing("import", "setting", ("outcome", "place", "setting", "wor
     "-f", "--filename", "target", required=True, metavar="OUT", type=click.Path(path_type=Path, dir_okay=False),
     help="File to write the resources to, in YAML.",
 )  # fmt: skip
-@click.option("--name", default="gateway", show_default=True, help="Name of the gateway.")
+@click.option("--name", default="gateway", show_default=True, help="Name of the gateway, for a Mosquitto broker.")
+@click.option("--space", default="", help="Address space to import, of several in a file of EnMasse.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--all", "everything", is_flag=True, help="List also the settings that were imported or are not needed.")
 @click.option("-o", "--output", "form", type=click.Choice(FORMS), default="table", help="Form of the report.")
 @click.option("--json", "form", flag_value="json", help="The same as -o json: items of kind `import`.")
-def import_configuration(source: Path, target: Path, name: str, force: bool, everything: bool, form: str) -> None:
-    """Import the configuration of a Mosquitto broker: FILE is its mosquitto.conf.
+def import_configuration(
+    source: Path, target: Path, name: str, space: str, force: bool, everything: bool, form: str
+) -> None:
+    """Import the configuration of another broker. FILE is a mosquitto.conf, or resources of EnMasse in YAML.
 
-    Listeners, users with their passwords, rights, limits and bridges become resources in OUT. Nothing is applied. The
-    report has each setting that has no counterpart, or one that differs; read it before you apply OUT:
+    Listeners, users with their passwords, rights, limits, addresses and bridges become resources in OUT. Nothing is
+    applied. The report has each setting that has no counterpart, or one that differs; read it before you apply OUT:
 
     \b
       waypost import /etc/mosquitto/mosquitto.conf -f hall.yaml
+      kubectl get addressspaces,addresses,messagingusers -o yaml > enmasse.yaml
+      waypost import enmasse.yaml -f hall.yaml
       waypost apply --data ./data/hall -f hall.yaml --dry-run
     """
     try:
-        found = import_mosquitto(source, name)
+        found = _import(source, name, space)
     except ImportFileError as why:
         hint = "copy the whole folder of the broker's configuration, or run this as its owner"
         raise CommandError(str(why), hint=hint, code=Exit.USAGE, error="file-not-accessible") from None
@@ -67,6 +71,17 @@ def import_configuration(source: Path, target: Path, name: str, force: bool, eve
 
 _TO_READ: Final = (ImportOutcome.LEFT_OUT, ImportOutcome.CHANGED)
 """Outcomes that the report lists without `--all`."""
+
+
+def _import(source: Path, name: str, space: str) -> ImportedConfiguration:
+    """Import a file by its name. Raises ImportFileError."""
+    if source.suffix in SUFFIXES:
+        from edge.appliance.importing.enmasse import import_enmasse
+
+        return import_enmasse(source, space)
+    from edge.appliance.importing.mosquitto import import_mosquitto
+
+    return import_mosquitto(source, name)
 
 
 def _write(target: Path, text: str, *, force: bool) -> None:

@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge.appliance.importing.report import ImportNote, ImportOutcome
+from edge.appliance.importing.text_file import ImportFileError, read_text
 
-FILE_BYTES_MAX: Final = 8 << 20
-"""Largest file: some 100 000 lines, more than any broker has users."""
 INCLUDES_MAX: Final = 100
 """Files of folders named by `include_dir`, in all: a folder that includes itself ends."""
-
-
-class ImportFileError(Exception):
-    """A file cannot be read; the message says why."""
 
 
 class Setting(NamedTuple):
@@ -114,17 +109,7 @@ def read_mosquitto(path: Path) -> MosquittoFile:
 
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file. Raises ImportFileError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as why:
-        raise ImportFileError(f"{path} cannot be read: {why.strerror}") from None
-    if len(content) > FILE_BYTES_MAX:
-        raise ImportFileError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB")
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-    except UnicodeDecodeError as why:
-        raise ImportFileError(f"{path} is not a text in UTF-8: byte {why.start}") from None
+    return read_text(path).replace("\r\n", "\n").split("\n")
 
 
 def find_file(name: str, beside: Path) -> Path:

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from bridge.resources.parse import parse, to_yaml
-from edge.appliance.importing import mosquitto_file
+from edge.appliance.importing import mosquitto_file, text_file
+from edge.appliance.importing.enmasse import import_enmasse
 from edge.appliance.importing.mosquitto import import_mosquitto
-from edge.appliance.importing.mosquitto_file import ImportFileError
 from edge.appliance.importing.report import ImportedConfiguration, ImportOutcome
+from edge.appliance.importing.text_file import ImportFileError
 from edge.appliance.main import run
 from edge.broker.security.limits import RULES_PER_USER_MAX
 from edge.configuration.kinds import KINDS
@@ -292,7 +293,7 @@ def test_limits_of_files(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Non
     (folder.path / "round" / "a.conf").write_text(f"include_dir {folder.path}/round\n")
     with pytest.raises(ImportFileError, match="included files"):
         import_mosquitto(folder.write("include_dir round\n"), "hall")
-    monkeypatch.setattr(mosquitto_file, "FILE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(text_file, "FILE_BYTES_MAX", 1 << 20)
     with pytest.raises(ImportFileError, match="larger than"):
         import_mosquitto(folder.write("#" * ((1 << 20) + 1)), "hall")
 
@@ -310,3 +311,120 @@ def test_command_writes_a_private_file_and_reports(folder: Folder, capsys: pytes
     assert run(["import", str(file), "-f", str(target), "--force", "--name", "not a name"]) == 2
     assert "needs corrections" in capsys.readouterr().err
     assert run(["import", str(folder.path / "passwd2"), "-f", str(target)]) == 2
+
+
+# --- EnMasse ----------------------------------------------------------------------------------------------------------
+
+ENMASSE = """
+apiVersion: v1
+kind: List
+items:
+- apiVersion: enmasse.io/v1beta1
+  kind: AddressSpace
+  metadata: {name: plant, namespace: iot, uid: u1, annotations: {enmasse.io/applied: x}}
+  spec:
+    type: standard
+    plan: standard-unlimited
+    authenticationService: {name: standard-authservice, overrides: {realm: x}}
+    endpoints: [{name: messaging, service: messaging}]
+    connectors:
+    - name: remote
+      role: route-container
+      endpointHosts: [{host: broker.example, port: 5671}]
+      idleTimeout: 16000
+      tls: {caCert: {value: PEM}}
+      credentials: {username: {value: gw}, password: {value: hidden}}
+      addresses: [{name: all, pattern: "*"}]
+    - name: other
+      endpointHosts: [{host: other.example}]
+      credentials: {username: {value: gw}, password: {valueFromSecret: {name: secret}}}
+  status: {isReady: true}
+- apiVersion: enmasse.io/v1beta1
+  kind: Address
+  metadata: {name: plant.jobs, addressSpace: plant}
+  spec:
+    address: jobs
+    type: queue
+    plan: standard-small-queue
+    addressSpace: plant
+    messageTtl: {minimum: 1000, maximum: 60000}
+    messageRedelivery: {maximumDeliveryAttempts: 3}
+    subscriptions: {maximum: 9}
+    forwarders: [{name: up, remoteAddress: remote/jobs, direction: out}]
+- apiVersion: user.enmasse.io/v1beta1
+  kind: MessagingUser
+  metadata: {name: plant.ann}
+  spec:
+    username: ann
+    authentication: {type: password}
+    authorization:
+    - {addresses: ["plant/*", "jo*", jobs], operations: [send, recv, delete]}
+    - {addresses: ["jo*"], operations: [recv]}
+    - {addresses: [7], operations: [send]}
+- apiVersion: user.enmasse.io/v1beta1
+  kind: MessagingUser
+  metadata: {name: plant.robot}
+  spec: {username: robot, authentication: {type: federated, provider: openshift}, authorization: []}
+- apiVersion: enmasse.io/v1beta1
+  kind: Address
+  metadata: {name: offices.mail}
+  spec: {address: mail, type: queue}
+- {apiVersion: admin.enmasse.io/v1beta2, kind: AddressPlan, metadata: {name: standard-small-queue}}
+"""
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    file = tmp_path / "enmasse.yaml"
+    file.write_text(ENMASSE)
+    return file
+
+
+def test_resources_of_enmasse(exported: Path) -> None:
+    found = import_enmasse(exported)
+    whole = "---\n".join(to_yaml(document) for document in found.documents)
+    assert KINDS.validate(parse(KINDS, whole, "imported")) == []
+    space = specs(found, "AddressSpace")["default"]
+    assert space["authenticationService"] == {"name": "standard"}
+    remote, other = space["connectors"]
+    assert remote == {
+        "type": "amqp", "name": "remote", "endpointHosts": [{"host": "broker.example", "port": 5671}],
+        "idleTimeout": 16000, "tls": {}, "credentials": {"username": "gw", "password": "hidden"},
+    }  # fmt: skip
+    assert "credentials" not in other
+    jobs = specs(found, "Address")["default.jobs"]
+    assert (jobs["messageTtl"], "subscriptions" in jobs) == ({"minimum": 1000, "maximum": 60000}, False)
+    assert list(specs(found, "MessagingUser")) == ["default.ann"]
+    refused = {each.setting for each in found.notes if each.outcome is LEFT_OUT}
+    assert refused == {
+        "AddressSpace plant connectors remote tls.caCert", "AddressSpace plant connectors remote addresses",
+        "AddressSpace plant connectors other credentials", "Address plant.jobs subscriptions",
+        "MessagingUser plant.ann authentication.password", "MessagingUser plant.ann authorization jo*",
+        "MessagingUser plant.ann authorization[0].operations[2]", "MessagingUser plant.robot",
+        "MessagingUser plant.robot authentication.provider", "MessagingUser plant.robot authentication.type",
+        "MessagingUser plant.robot authentication", "Address offices.mail",
+    }  # fmt: skip
+    assert {each.setting for each in found.notes if each.outcome is NOT_NEEDED} == {"AddressPlan standard-small-queue"}
+
+
+def test_rule_that_loses_its_addresses_is_for_none(exported: Path) -> None:
+    """A rule without addresses would be for every address."""
+    rules = specs(import_enmasse(exported), "MessagingUser")["default.ann"]["authorization"]
+    assert rules == [
+        {"addresses": ["plant/#", "jobs"], "operations": ["send", "recv"]},
+        {"addresses": ["7"], "operations": ["send"]},
+    ]
+
+
+def test_one_of_several_spaces_is_named(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exported.write_text(ENMASSE + "- {apiVersion: enmasse.io/v1beta1, kind: AddressSpace, metadata: {name: offices}}\n")
+    with pytest.raises(ImportFileError, match="several address spaces"):
+        import_enmasse(exported)
+    assert list(specs(import_enmasse(exported, "offices"), "Address")) == ["default.mail"]
+    with pytest.raises(ImportFileError, match="no address space"):
+        import_enmasse(exported, "shop")
+    target = exported.with_name("out.yaml")
+    assert run(["import", str(exported), "-f", str(target), "--space", "plant"]) == 0
+    assert "left out" in capsys.readouterr().out
+    exported.write_text("{")
+    assert run(["import", str(exported), "-f", str(target), "--force"]) == 2
