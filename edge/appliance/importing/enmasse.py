@@ -128,7 +128,7 @@ def _change_space(each: EnmasseDocument, spec: dict[str, Any], notes: list[Impor
 
 
 def _connector(each: EnmasseDocument, given: Mapping[str, Any], notes: list[ImportNote]) -> dict[str, Any]:
-    """Return a connector whose values are texts. Values that are elsewhere, and certificates, are left out."""
+    """Return a connector with texts as values. Values in a Secret, and certificates, are left out."""
     made: dict[str, Any] = {"type": "amqp", **given}
     made.pop("role", None)
     where = f"connectors {given.get('name', '')}"
