@@ -217,9 +217,10 @@ def build(
 @cve_option
 @into_option
 def cve(sbom: Path, cve_data: tuple[Path, ...], out: Path) -> None:
-    """List the known vulnerabilities of an image, by its bill of materials (X.spdx.json).
+    """List known vulnerabilities of an image.
 
-    It writes X.cve.json, and X.cve.txt as a table. Repeat it with newer data, also for images of earlier releases.
+    It reads the bill of materials (X.spdx.json), and writes X.cve.json, and X.cve.txt as a table. Repeat it with newer
+    data, also for images of earlier releases.
 
     \b
     The data of Debian's security tracker, and of OSV for the gateway's Python packages:

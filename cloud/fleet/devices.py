@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import click
 
+from bridge.resources.parse import to_yaml
 from cloud.fleet.audited import audited
 from cloud.fleet.device_store import DeviceStore, open_devices
 from cloud.fleet.place import HubPlace, hub_options, parse_duration
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
-from edge.output.terminal import say, say_json
+from edge.output.terminal import say
 from edge.output.text import word
 
 DEVICES: Final = Listing(
@@ -131,13 +132,16 @@ def list_devices(hub: HubPlace, tenant: str, filters: Sequence[str], acting: boo
 @click.argument("name", metavar="DEVICE")
 @json_option("device")
 def show(hub: HubPlace, tenant: str, name: str, as_json: JsonOutput | None) -> None:
-    """Show a device, and its credentials without secrets."""
+    """Show a device and its credentials.
+
+    Secrets are not shown.
+    """
     with open_devices(hub, tenant) as devices:
         document = {"id": name, **devices.get(name), "credentials": devices.credentials(name).credentials}
     if as_json:
         as_json.show([document])
         return
-    say_json(document)
+    say(to_yaml(document).rstrip("\n"))
 
 
 @device.command()

@@ -46,10 +46,11 @@ optional_data = click.option(
 @passphrase_option
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def backup(data: Path | None, config: Path | None, passphrase_file: Path | None, file: Path) -> None:
-    """Write registry, users and authority of a hub into an encrypted file. Hubs may run.
+    """Write a hub into an encrypted file.
 
-    The file has the key of the authority of the data directory. The lake is not in it: copy its bucket or folder after
-    this backup. Without the passphrase the file is worth nothing: keep it elsewhere.
+    These are its registry, users and authority. Hubs may run. The file has the key of the authority of the data
+    directory. The lake is not in it: copy its bucket or folder after this backup. Without the passphrase the file is
+    worth nothing: keep it elsewhere.
     """
     from cloud.hub.backup import write_backup
 
@@ -90,11 +91,11 @@ def restore(
     from cloud.hub.registry.location import sqlite_url
 
     with _errors():
+        settings = _settings(config)
         passphrase = _passphrase(passphrase_file, confirm=False)
         if check:
             say(f"{file} is complete: {_content(check_backup(file, passphrase))}")
             return
-        settings = _settings(config)
         with data_directory(data):
             registry = settings.registry or sqlite_url(data.absolute() / REGISTRY)
             place = lake or (parse(settings.lake) if settings.lake is not None else parse(str(data / LAKE)))
@@ -123,9 +124,10 @@ def restore(
     help="Empty database: postgresql://USER@HOST/DATABASE (its password: PGPASSFILE), or sqlite:////ABSOLUTE/PATH.",
 )
 def move_registry(data: Path, config: Path | None, target: str) -> None:
-    """Move the registry of a hub, with all marks, to another database. No hub of it may run.
+    """Move the registry to another database.
 
-    Afterwards hubs refuse the old one and name the new one. An interrupted move is repeated.
+    All marks go with it. No hub of it may run. Afterwards hubs refuse the old one and name the new one. An interrupted
+    move is repeated.
     """
     from cloud.hub.data import data_directory
     from cloud.hub.registry.location import parse as parse_url

@@ -83,9 +83,10 @@ def usage(hub: HubPlace, count: int, form: str, name: str) -> None:
 @click.argument("name", metavar="TENANT")
 @output_option("tenant-quota")
 def quota(hub: HubPlace, name: str, form: str) -> None:
-    """Show the limits of a tenant, and where they come from.
+    """Show the limits of a tenant.
 
-    An operator has set them (`waypost tenant set-quota`), or they are those of the hub's configuration, or the default.
+    It says where they come from. An operator has set them (`waypost tenant set-quota`), or they are those of the hub's
+    configuration, or the default.
     """
     print_listing(QUOTA, [_shown_quota(_quota_document(hub, name), form)], form)
 
@@ -97,10 +98,11 @@ def quota(hub: HubPlace, name: str, form: str) -> None:
 @click.option("--reset", is_flag=True, help="Go back to the hub's configuration.")
 @audited("tenant.quota", "name")
 def set_quota(hub: HubPlace, name: str, changes: tuple[str, ...], *, reset: bool) -> None:
-    """Change limits of a tenant, also of a new one, at all hubs of the registry.
+    """Change limits of a tenant.
 
-    Limits are connections, applications, gateways, waitingBytes, bytesPerSecond, storedBytes and commands. Bytes may be
-    given as 32Mi; bytesPerSecond=none removes that limit. Limits that are not given stay as they are.
+    They hold at all hubs of the registry, also for a new tenant. Limits are connections, applications, gateways,
+    waitingBytes, bytesPerSecond, storedBytes and commands. Bytes may be given as 32Mi; bytesPerSecond=none removes that
+    limit. Limits that are not given stay as they are.
     """
     if reset == bool(changes):
         raise CommandError("give limits, or --reset", error="wrong-usage", code=Exit.USAGE)

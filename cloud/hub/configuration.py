@@ -78,6 +78,24 @@ class EstAuthority(ResourcePart, frozen=True, kw_only=True):
     """File with the password in its first line."""
 
 
+class BrokerTls(ResourcePart, frozen=True, kw_only=True):
+    """Paths of PEM files for TLS towards brokers."""
+
+    ca: Restart[str | None] = msgspec.field(default=None, name="caCert")
+    """Authority of the brokers' certificates; without it the authorities of the system."""
+    certificate: Restart[str | None] = msgspec.field(default=None, name="clientCert")
+    """Our certificate; it needs `clientKey`."""
+    key: Restart[str | None] = msgspec.field(default=None, name="clientKey")
+    """Our key."""
+    crl: Restart[str | None] = None
+    """Revocation list of the authority of the brokers' certificates (RFC 5280 section 5)."""
+
+    @property
+    def files(self) -> TlsFiles:
+        """Return the paths as connectors use them."""
+        return TlsFiles(ca=self.ca, certificate=self.certificate, key=self.key, crl=self.crl)
+
+
 class KafkaTap(ResourcePart, frozen=True, kw_only=True):
     """Topic of a Kafka cluster that landed messages are passed on to, for consumers beyond the lake.
 
@@ -88,7 +106,7 @@ class KafkaTap(ResourcePart, frozen=True, kw_only=True):
     """Brokers to ask first; they name the others."""
     topic: Restart[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = "waypost-telemetry"
     """Topic; create it in the cluster. A new name begins with what lands from then on."""
-    tls: Restart[TlsFiles | None] = None
+    tls: Restart[BrokerTls | None] = None
     """Authority of the brokers' certificates, and a certificate of the hub; default: no TLS."""
     user: Restart[str | None] = None
     """User for SASL; needs `passwordFile`."""
@@ -105,7 +123,8 @@ class KafkaTap(ResourcePart, frozen=True, kw_only=True):
         given = Path(self.password_file).read_text("utf-8").splitlines() if self.password_file is not None else []
         brokers = tuple((each.host, each.port) for each in self.brokers)
         password = None if self.user is None else (given[0] if given else "")
-        return TopicSettings(brokers, self.topic, self.mechanism, self.message_bytes_max, self.user, password, self.tls)
+        tls = self.tls.files if self.tls is not None else None
+        return TopicSettings(brokers, self.topic, self.mechanism, self.message_bytes_max, self.user, password, tls)
 
 
 class Messaging(ResourcePart, frozen=True, kw_only=True):
@@ -118,7 +137,7 @@ class Messaging(ResourcePart, frozen=True, kw_only=True):
     """``amqps://HOST[:PORT]``, or ``amqp://`` without TLS."""
     failover: Restart[tuple[Annotated[PeerEndpoint, read_by(PeerEndpoint.parse, str)], ...]] = ()
     """URLs of further nodes of the broker."""
-    tls: Restart[TlsFiles | None] = None
+    tls: Restart[BrokerTls | None] = None
     """Authority of the broker's certificate, and a certificate of the hub; default: the system's authorities."""
     user: Restart[str | None] = None
     """User; needs `passwordFile`."""
@@ -153,7 +172,7 @@ class Messaging(ResourcePart, frozen=True, kw_only=True):
             copies=self.copies,
             user=self.user,
             password=given[0] if given else "",
-            tls=(self.tls or TlsFiles()) if needs_tls else None,
+            tls=(self.tls or BrokerTls()).files if needs_tls else None,
         )
 
 

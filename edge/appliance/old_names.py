@@ -14,8 +14,6 @@ GONE_IN: Final = "0.3"
 RENAMED: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("edge",): (),
     ("edge", "trace"): ("client", "trace"),
-    ("device",): ("user",),
-    ("device", "credentials"): ("user",),
     ("device", "simulate"): ("simulate",),
     ("fleet",): ("gateway",),
     ("fleet", "token"): ("token",),

@@ -26,6 +26,8 @@ from tests.support.certificates import Authority
 from tests.support.node import PINNED
 from tests.support.processes import free_port, wait_until
 
+pytestmark = pytest.mark.timeout(300)
+"""The campaign of all programs is the set-up of one test."""
 AHEAD_S = 3600
 """Difference of a gateway's clock to that of this machine."""
 

@@ -34,7 +34,7 @@ kind: AddressSpace
 metadata: {name: default}
 spec: {authenticationService: {name: standard}}
 """
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def run_example(kind: str, text: str, folder: Path) -> subprocess.CompletedProce
         command = [sys.executable, "main.py", "COUNT=3", "INTERVAL_MS=10"]
     where = folder / "board" if kind == "micropython" else folder
     shell = isinstance(command, str)
-    return subprocess.run(command, shell=shell, cwd=where, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return subprocess.run(command, shell=shell, cwd=where, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

@@ -56,6 +56,7 @@ VALUES = {
     "tenant": "default",
     "name": "hall",
     "gateway": "hall",
+    "device": "pump7",
     "id": "00",
     "table": "rollup",
     "begin": "0",

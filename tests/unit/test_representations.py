@@ -26,6 +26,8 @@ TELLING = re.compile(
 HARMLESS = ("int", "int | None", "bool", "Stored")
 """Types of fields with a number, or with a run, which hides its content."""
 HIDDEN_WITHIN = {
+    "cloud.hub.registry.device_search.SearchQuery.page": "position and size of a page",
+    "cloud.hub.registry.device_search.SearchedTable.document": "a column",
     "cloud.hub.groups.QueueEntry.content": "a batch, a document or what is unreadable",
     "cloud.hub.registry.views.SavedView.page": "the name of a page of the console",
     "cloud.lake.lake.TransactionId.application": "a name the hub gives",

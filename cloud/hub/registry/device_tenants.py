@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
+from bridge.hidden import hides
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
 from cloud.hub.registry.schema import device_tenants, trust_anchors
@@ -30,6 +31,7 @@ _TABLE: Final = SearchedTable(
 )
 
 
+@hides("document")
 class DeviceTenantRow(NamedTuple):
     """Tenant of devices. Times are UTC microseconds."""
 
@@ -54,6 +56,7 @@ class TrustAnchorRow(NamedTuple):
     """Group of tenants that may trust authorities with the same subject."""
 
 
+@hides("document")
 class TenantChange(NamedTuple):
     """New state of a tenant."""
 

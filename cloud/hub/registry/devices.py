@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
+from bridge.hidden import hides
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
 from cloud.hub.registry.device_tenants import (
@@ -58,6 +59,7 @@ class DeviceLink(NamedTuple):
     name: str
 
 
+@hides("document")
 class DeviceRow(NamedTuple):
     """Device. Times are UTC microseconds."""
 
@@ -71,6 +73,7 @@ class DeviceRow(NamedTuple):
     updated_by: str
 
 
+@hides("document")
 class NewDeviceRow(NamedTuple):
     """State of a device that a request wants."""
 
@@ -82,6 +85,7 @@ class NewDeviceRow(NamedTuple):
     by: str
 
 
+@hides("document")
 class CredentialRow(NamedTuple):
     """Credentials of a device with one authentication identifier."""
 
@@ -116,6 +120,7 @@ class CredentialsTaken(Exception):
     """Another device of the tenant has credentials with this type and identifier."""
 
 
+@hides("document")
 class TenantLimits(NamedTuple):
     """Conditions of the tenant for a new device."""
 

@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 @click.group()
 def device() -> None:
-    """Add devices to a gateway, with least rights and the settings to paste.
+    """Add devices, with the settings to paste.
 
     A device sends below plant/NAME and gets commands at command/NAME. It works at this gateway only; no hub is told.
     """
@@ -84,7 +84,7 @@ def add(
     qr: bool,
     as_json: JsonOutput | None,
 ) -> None:
-    """Add a device with the rights of the profile sensor. Its password is shown once.
+    """Add a device. Its password is shown once.
 
     \b
     waypost device add pump7 --data ./gw --example micropython
@@ -106,7 +106,10 @@ def add(
 @data_option
 @output_option("device")
 def list_devices(data: Path, form: str) -> None:
-    """List the devices: users without a right to the console."""
+    """List the devices.
+
+    These are the users without a right to the console.
+    """
     users = with_users(data, lambda file: file.load()).users.values()
     rows = [{**_described(user), "secrets": len(user.secrets)} for user in users if _is_device(user)]
     print_listing(DEVICES, rows, form)
@@ -117,7 +120,10 @@ def list_devices(data: Path, form: str) -> None:
 @data_option
 @json_option("device")
 def show(name: str, data: Path, as_json: JsonOutput | None) -> None:
-    """Show the rights of a device in words, and its passwords without secrets."""
+    """Show a device and its rights.
+
+    Its passwords are listed without secrets.
+    """
     user = with_users(data, lambda file: file.load()).users.get(name)
     if user is None:
         raise _unknown(name, data)
@@ -170,7 +176,9 @@ def rotate(
     qr: bool,
     as_json: JsonOutput | None,
 ) -> None:
-    """Give a device a new password, without a disconnect. It is shown once.
+    """Give a device a new password.
+
+    It is shown once, and the device is not disconnected.
 
     The old ones stay valid for the overlap.
     """

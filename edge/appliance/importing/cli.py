@@ -41,10 +41,11 @@ NOTES: Final = Listing("import", "setting", ("outcome", "place", "setting", "wor
 def import_configuration(
     source: Path, target: Path, name: str, space: str, force: bool, everything: bool, form: str
 ) -> None:
-    """Import the configuration of another broker. FILE is a mosquitto.conf, or resources of EnMasse in YAML.
+    """Import another broker's configuration.
 
-    Listeners, users with their passwords, rights, limits, addresses and bridges become resources in OUT. Nothing is
-    applied. The report has each setting that has no counterpart, or one that differs; read it before you apply OUT:
+    FILE is a mosquitto.conf, or resources of EnMasse in YAML. Listeners, users with their passwords, rights, limits,
+    addresses and bridges become resources in OUT. Nothing is applied. The report has each setting that has no
+    counterpart, or one that differs; read it before you apply OUT:
 
     \b
       waypost import /etc/mosquitto/mosquitto.conf -f hall.yaml

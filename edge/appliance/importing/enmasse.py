@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bridge.hidden import hides
 from bridge.resources.document import documents
 from bridge.resources.errors import ConfigurationError, ResourceOrigin
 from bridge.resources.schema import build
@@ -31,6 +32,7 @@ LEFT_OUT, NOT_NEEDED = ImportOutcome.LEFT_OUT, ImportOutcome.NOT_NEEDED
 _STEP: Final = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
 
+@hides("content")
 class EnmasseDocument(NamedTuple):
     """Document with its place."""
 

@@ -46,7 +46,8 @@ class ExampleProgram:
         """Return the environment of the process, without settings of the device."""
         kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
         modules = os.environ.get("NODE_PATH", str(FOLDER / "node_modules"))
-        return kept | {"NODE_PATH": modules, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        python = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        return kept | {"NODE_PATH": modules, "ASAN_OPTIONS": NO_LEAK_CHECK, **python}
 
 
 def _python(file: str) -> Callable[[], tuple[str, ...]]:
@@ -58,6 +59,8 @@ def _node() -> tuple[str, ...]:
 
 
 C_FLAGS: Final = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wvla")
+NO_LEAK_CHECK: Final = "detect_leaks=0"
+"""Options of AddressSanitizer: a search for leaks needs ptrace, which containers refuse."""
 C_SANITIZERS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
