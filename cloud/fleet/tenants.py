@@ -26,7 +26,7 @@ TENANTS: Final = Listing(
 )
 DAYS: Final = Listing("usage-day", "day", ("day", "messages", "bytes"), empty="nothing has landed in this time")
 LIMITS: Final = (
-    "connections", "applications", "gateways", "waitingBytes", "bytesPerSecond", "storedBytes", "commands"
+    "connections", "applications", "gateways", "waitingBytes", "bytesPerSecond", "storedBytes", "commands", "devices",
 )  # fmt: skip
 QUOTA: Final = Listing("tenant-quota", "tenant", ("tenant", "source", *LIMITS), empty="no quota")
 MONTH_DAYS: Final = 31
@@ -101,8 +101,8 @@ def set_quota(hub: HubPlace, name: str, changes: tuple[str, ...], *, reset: bool
     """Change limits of a tenant.
 
     They hold at all hubs of the registry, also for a new tenant. Limits are connections, applications, gateways,
-    waitingBytes, bytesPerSecond, storedBytes and commands. Bytes may be given as 32Mi; bytesPerSecond=none removes that
-    limit. Limits that are not given stay as they are.
+    waitingBytes, bytesPerSecond, storedBytes, commands and devices. Bytes may be given as 32Mi; bytesPerSecond=none
+    removes that limit. Limits that are not given stay as they are.
     """
     if reset == bool(changes):
         raise CommandError("give limits, or --reset", error="wrong-usage", code=Exit.USAGE)

@@ -233,7 +233,12 @@ def restore_backup(
     try:
         with _members(file, passphrase) as (_, members):
             parts = (_part(name, content) for name, content in members if _REGISTRY.fullmatch(name))
-            write_registry(database, manifest.registry_id, manifest.schema, parts, replace=replace)
+            written = write_registry(database, manifest.registry_id, manifest.schema, parts, replace=replace)
+        for table, count in written.items():
+            if count != summary.rows[table]:
+                raise BackupError(
+                    f"table {table} has {count} rows after {summary.rows[table]} were to be written: try again"
+                )
         opened = DeltaLake(lake)
         beyond = LakeCheck(database, manifest.registry_id, RegistryWriter("")).repair(opened)
         known = database.transaction(all_gateways)

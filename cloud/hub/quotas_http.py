@@ -33,7 +33,7 @@ from edge.broker.model.authorization import Operation
 
 QUOTA: Final = "/api/v1/tenants/{tenant}/quota"
 QUOTA_BYTES_MAX: Final = 4_096
-"""Largest request: seven numbers with their names."""
+"""Largest request: eight numbers with their names."""
 answered: Final = answering({TooManyQuotas: 409})
 
 
@@ -54,6 +54,8 @@ class QuotaLimits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Bytes that applications keep in the address space."""
     commands: int | None = None
     """Open commands."""
+    devices: int | None = None
+    """Devices in each of its tenants of the device registry."""
 
 
 class TenantQuotaDocument(msgspec.Struct, kw_only=True):
@@ -172,6 +174,7 @@ def _limits(quota: Quota) -> QuotaLimits:
         bytesPerSecond=quota.bytes_per_second,
         storedBytes=quota.stored_bytes,
         commands=quota.commands,
+        devices=quota.devices,
     )
 
 

@@ -150,8 +150,12 @@ class LakeTable:
             found = self.committed(transaction.application)
             if _is_in(transaction, found):
                 return True
-            if self._is_fenced(transaction):
-                return False
+            seen = self._version
+            with lake_errors(f"table {self.name} cannot be read"):
+                if self._is_fenced(transaction):
+                    return False
+            if self._version != seen:
+                continue  # the log was read again: the transaction may be in one of its later versions
             with lake_errors(f"table {self.name} cannot be written"):
                 if self._put_entry(fence_entry({transaction: found or 0})):
                     return False
@@ -163,8 +167,9 @@ class LakeTable:
             with lake_errors(f"table {self.name} cannot be written"):
                 self._use(self._place.delta())
                 wanted = [TransactionId(*each) for each in commits.items()]
-                last = {each: self._delta.transaction_version(each.application) or 0 for each in wanted}
-                if self._put_entry(fence_entry({each: at for each, at in last.items() if not self._is_fenced(each)})):
+                left = [each for each in wanted if not self._is_fenced(each)]  # it may read the log again
+                last = {each: self._delta.transaction_version(each.application) or 0 for each in left}
+                if not last or self._put_entry(fence_entry(last)):
                     return
         raise self._contended()
 
@@ -186,6 +191,7 @@ class LakeTable:
         `committed`.
         """
         with lake_errors(f"table {self.name} cannot be written"):
+            self._require_columns()
             partitions = contract().tables[self.name].partition_by
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
             action = write_data_file(self._place, [rows.drop_columns(list(partitions))], values)
@@ -193,7 +199,7 @@ class LakeTable:
             before = self._version
             self._put_append(append_entry(action, transaction), transaction)
             self._failpoint("committed")
-            self._require_newest(action.path, transaction)
+            self._require_newest(before, action.path, transaction)
             for version in range(before + 1, self._version + 1):  # others may have added versions
                 _sync_log(self._place, version)
             self._failpoint("synced")
@@ -235,14 +241,15 @@ class LakeTable:
         if _is_in(transaction, self._passed.get(transaction.application)):
             raise LakeError(f"table {self.name}: commit {transaction.commit} rejected: its number was used before")
 
-    def _require_newest(self, path: str, transaction: TransactionId | None) -> None:
+    def _require_newest(self, before: int, path: str, transaction: TransactionId | None) -> None:
         """Check that the entry just written is part of the table. Raises `LakeError`.
 
         Old entries are deleted, the oldest first. A writer that stood still for longer could take the number of a
-        deleted one, which no reader would see. The entry before it is missing then.
+        deleted one, which no reader would see. The entry of the version that it knew `before` is missing then; the one
+        just before it may be of another such writer.
         """
         written = self._version
-        if self._place.size(f"{LOG}/{written - 1:020}.json") is not None:
+        if self._place.size(f"{LOG}/{before:020}.json") is not None:
             return
         self._reopen()
         if transaction is not None:
@@ -256,9 +263,16 @@ class LakeTable:
 
     def _reopen(self) -> None:
         """Read the log again. Raises what delta-rs raises, and `TableMismatch`."""
-        delta = self._place.delta()
-        _require_columns(delta, self.name, self._place)
-        self._use(delta)
+        self._use(self._place.delta())
+        self._require_columns()
+
+    def _require_columns(self) -> None:
+        """Check that rows of this program fit the table as it was last read. Raises `TableMismatch`.
+
+        An entry that changes the table is always read before the next version is written: its writer opens the table
+        again.
+        """
+        _require_columns(self._delta, self.name, self._place)
 
     def _use(self, delta: DeltaTable) -> None:
         """Continue with an opened table."""
@@ -303,6 +317,7 @@ class LakeTable:
         spec = contract().tables[self.name]
         with lake_errors(f"files of table {self.name} cannot be compacted"):
             self._refresh()
+            self._require_columns()
             small = small_files(self._delta, spec.partition_by, without=self._unreadable)
             files = select_files(small)
             if not files:
@@ -341,11 +356,11 @@ class LakeTable:
             self._refresh()
             self._delta.create_checkpoint()
             _sync_log(self._place, self.version)
+            took_s = time.monotonic() - began_s
+            self._checkpoint_every = max(CHECKPOINT_EVERY, int(took_s / CHECKPOINT_SHARE))
             self._checkpoints += 1
             if self._checkpoints % CHECKPOINTS_A_CLEANUP == 0:
                 self._delta.cleanup_metadata()
-        took_s = time.monotonic() - began_s
-        self._checkpoint_every = max(CHECKPOINT_EVERY, int(took_s / CHECKPOINT_SHARE))
 
     def _rows_of(self, file: SmallFile) -> pa.Table:
         try:

@@ -20,6 +20,12 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\
 """Checkpoint as one file, or a part of it and the number of parts."""
 
 
+ENTRIES_READ_MAX: Final = 100
+"""Entries read one by one, some 20 ms each in a bucket. For more, reading begins with a checkpoint; there is one every
+20 versions."""
+_LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
+
+
 class LogIncomplete(OSError):
     """The log lacks entries after its newest checkpoint."""
 
@@ -34,7 +40,8 @@ class TransactionLog:
 
     def read(self, version: int) -> Mapping[str, int]:
         """Return the transactions up to a version of the table. Raises OSError, `pyarrow.ArrowException`."""
-        if self._version < 0 or not self._read_entries(version):
+        far = self._version < 0 or version - self._version > ENTRIES_READ_MAX
+        if far or not self._read_entries(version):
             self._read_checkpoint(version)
             if not self._read_entries(version):
                 raise LogIncomplete(f"{self._place.uri}/{LOG} lacks entries after version {self._version}")
@@ -42,12 +49,27 @@ class TransactionLog:
 
     def _read_checkpoint(self, version: int) -> None:
         """Begin with the newest checkpoint up to a version."""
-        at, files = _newest_checkpoint(self._place.names(LOG), version)
+        at, files = self._last_checkpoint(version) or _newest_checkpoint(self._place.names(LOG), version)
         found: dict[str, int] = {}
         for name in files:
             with pq.ParquetFile(self._place.source(f"{LOG}/{name}")) as file:
                 found.update(_in_checkpoint(file))
         self._version, self._found = at, found
+
+    def _last_checkpoint(self, version: int) -> tuple[int, list[str]] | None:
+        """Return version and files of the checkpoint that the log names as its last one (Delta protocol, "Last
+        Checkpoint File"); None without it, or if it is of a later version. It saves a list of all entries."""
+        content = self._place.read(_LAST_CHECKPOINT)
+        try:
+            named = json.loads(content or b"{}")
+            at, parts = int(named["version"]), named.get("parts")
+        except (ValueError, KeyError, TypeError):
+            return None
+        count = int(parts) if parts is not None else 0
+        ends = [f".{part + 1:010}.{count:010}" for part in range(count)] or [""]
+        files = [f"{at:020}.checkpoint{end}.parquet" for end in ends]
+        there = at <= version and all(self._place.size(f"{LOG}/{name}") is not None for name in files)
+        return (at, files) if there else None
 
     def _read_entries(self, version: int) -> bool:
         """Read the entries up to a version; return False if one is missing."""

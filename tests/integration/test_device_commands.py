@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edge.appliance.devices.cli import device
-from edge.appliance.devices.examples import CA_FILE, EXAMPLES
+from edge.appliance.devices.examples import CA_FILE, EXAMPLES, DeviceLogin
 from edge.broker.security.credentials import CredentialFile, verify
 from edge.broker.security.limits import SECRETS_PER_USER_MAX
 from tests.support.command import item_in, items_in
@@ -162,3 +163,21 @@ def test_mistakes_change_nothing(tmp_path: Path, words: tuple[str, ...]) -> None
     assert called(tmp_path, *words).exit_code in (1, 2, 3)
     with CredentialFile.open(tmp_path) as file:
         assert file.load().users == before
+
+
+def test_board_gets_every_name_of_its_own() -> None:
+    """Each setting of the example with the device's name in it is in the block to paste, with the other name."""
+    login = DeviceLogin("mqtt", "gw.example", 1883, "pump-7", "secret")
+    pasted = settings_in(EXAMPLES["micropython"].text(login))
+    shown = settings_in((FIRMWARE / "config.py").read_text())
+    named = {name: value.replace("pico-1", "pump-7") for name, value in shown.items() if "pico-1" in value}
+    assert named.items() <= pasted.items()
+
+
+def settings_in(text: str) -> dict[str, str]:
+    """Return the texts that a configuration sets."""
+    tree = ast.parse(text)
+    found = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant))
+    return {
+        ast.unparse(node.targets[0]): str(node.value.value) for node in found if isinstance(node.value, ast.Constant)
+    }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -54,6 +55,16 @@ class Database:
         done = self._once(work, fault)
         self._once(self.dialect.unlock_opening, fault)
         return done
+
+    @contextlib.contextmanager
+    def repairing(self) -> Iterator[None]:
+        """Repair the registry in the body while no other hub does; wait for one that does. Raises `RegistryError`."""
+        self._once(self.dialect.lock_repair, _cannot_be_used)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RegistryError):  # the end of the connection unlocks it too
+                self._once(self.dialect.unlock_repair, _cannot_be_used)
 
     def transaction(self, work: Callable[[sa.Connection], T]) -> T:
         """Run `work` in one transaction, durable on return.

@@ -30,6 +30,9 @@ _JULIAN_DAY_1970: Final = 2_440_587.5
 OPENING_LOCK = 0x57505247
 """Number of the advisory lock of PostgreSQL that serializes the opening of a registry."""
 
+REPAIR_LOCK = OPENING_LOCK + 1
+"""Number of the lock that serializes repairs of a registry that is older than its lake."""
+
 EXCLUDED = ("40001", "40P01")
 """SQLSTATE serialization_failure and deadlock_detected: the transaction was rolled back and may be retried."""
 
@@ -70,6 +73,14 @@ class SqlDialect(Protocol):
 
     def unlock_opening(self, tx: sa.Connection) -> None:
         """Release the lock after the registry was opened."""
+        ...
+
+    def lock_repair(self, tx: sa.Connection) -> None:
+        """Lock the repair of the registry until `unlock_repair` or the end of the connection."""
+        ...
+
+    def unlock_repair(self, tx: sa.Connection) -> None:
+        """Release the lock after the repair."""
         ...
 
     def is_conflict(self, error: SQLAlchemyError) -> bool:
@@ -147,6 +158,12 @@ class Sqlite:
     def unlock_opening(self, tx: sa.Connection) -> None:
         """Do nothing: the end of the transaction unlocks the file."""
 
+    def lock_repair(self, tx: sa.Connection) -> None:
+        """Do nothing: one hub uses the file."""
+
+    def unlock_repair(self, tx: sa.Connection) -> None:
+        """Do nothing: nothing is locked."""
+
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         return False
 
@@ -217,6 +234,12 @@ class Postgresql:
 
     def unlock_opening(self, tx: sa.Connection) -> None:
         tx.execute(sa.select(sa.func.pg_advisory_unlock(OPENING_LOCK)))
+
+    def lock_repair(self, tx: sa.Connection) -> None:
+        tx.execute(sa.select(sa.func.pg_advisory_lock(REPAIR_LOCK)))
+
+    def unlock_repair(self, tx: sa.Connection) -> None:
+        tx.execute(sa.select(sa.func.pg_advisory_unlock(REPAIR_LOCK)))
 
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         return isinstance(error, DBAPIError) and self._sqlstate(error.orig) in EXCLUDED

@@ -121,10 +121,22 @@ class LakeCheck:
             log.error("the registry is an older copy: it does not know that this hub has started")
             self._older()
         if later:
-            self._repair(lake, found, later)
-            found = _fenced(found)
+            found = self._repair_once(lake)
         self._checked, self._again = connection, False
         return {table: number for (writer, table), number in found.items() if writer == self._writer.id}
+
+    def _repair_once(self, lake: LandingLake) -> Mapping[CommitSeries, int]:
+        """Repair the registry, unless another hub does or has done it; return the last number of each series.
+
+        Two repairs at a time would take each other's fences for lost commits, and never end.
+        """
+        with self._database.repairing():
+            found = self._numbers(lake)
+            later = self._database.transaction(lambda tx: _later(tx, found))
+            if not later:
+                return found
+            self._repair(lake, found, later)
+            return _fenced(found)
 
     def repair(self, lake: LandingLake) -> int:
         """Repair the registry as an older copy, also if the lake does not show that it is one; return the number of

@@ -95,7 +95,12 @@ def write_registry(
             f"the copy has schema version {schema}, this program {SCHEMA_VERSION}: use the version that made it"
         )
 
+    begun: list[bool] = []
+
     def work(tx: sa.Connection) -> Mapping[str, int]:
+        if begun:  # the database has aborted the first attempt, which has taken some of the parts
+            raise RegistryRefused(f"{database.where} was changed by others while it was written: try again")
+        begun.append(True)
         before = state_of(tx)
         if before is not None and not replace and before != (RegistryState.ARRIVING, registry_id):
             raise RegistryForeign(f"{database.where} has a registry already: name an empty database")

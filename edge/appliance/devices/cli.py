@@ -270,6 +270,9 @@ def _changed(data: Path, name: str, change: Callable[[CredentialFile], object]) 
     """Change a device. Raises CommandError."""
 
     def changed(file: CredentialFile) -> None:
+        found = file.load().users.get(name)
+        if found is not None and not _is_device(found):
+            raise _unknown(name, data)
         try:
             change(file)
         except UserNotFound:

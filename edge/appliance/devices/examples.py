@@ -61,7 +61,8 @@ def _micropython(login: DeviceLogin) -> str:
         "TLS_CA_FILE": CA_FILE if login.tls else "",
         "DEVICE": login.name,
         "ADDRESS": f"plant/{login.name}/board",
-        "COMMAND_ADDRESS": f"command/{login.name}",
+        "COMMAND_ADDRESS": f"command/{login.name}/#",
+        "ANSWER_ADDRESS": f"command-response/{login.name}",
         "STATUS_ADDRESS": f"status/{login.name}",
     }
     head = "# config.py of firmware_examples/raspberry_pi_pico_w_mqtt: replace the lines with these names"

@@ -22,6 +22,8 @@ from edge.configuration.kinds import KINDS
 SPACE: Final = "default"
 """Name of the one address space of a gateway."""
 SPACE_KIND: Final = "AddressSpace"
+SPACE_OPERATIONS: Final = ("view", "manage")
+"""Operations of a rule that are not on addresses."""
 TAKEN: Final = (SPACE_KIND, "Address", "MessagingUser")
 ROUNDS_MAX: Final = 10
 """Rounds of removing what is refused: a part that is removed may have been the only one of another."""
@@ -177,8 +179,8 @@ def _change_user(each: EnmasseDocument, spec: dict[str, Any], notes: list[Import
 def _rule(each: EnmasseDocument, given: Mapping[str, Any], notes: list[ImportNote]) -> dict[str, Any]:
     """Return a rule with MQTT's wildcards: an asterisk at the end of a level is ``#``."""
     addresses = given.get("addresses")
-    if not isinstance(addresses, list):
-        return dict(given)
+    if not isinstance(addresses, list) or not addresses:
+        return _without_addresses(each, given, notes)
     kept: list[str] = []
     for address in map(str, addresses):
         if PREFIX.fullmatch(address):
@@ -192,6 +194,16 @@ def _rule(each: EnmasseDocument, given: Mapping[str, Any], notes: list[ImportNot
     return {**given, "addresses": kept}
 
 
+def _without_addresses(each: EnmasseDocument, given: Mapping[str, Any], notes: list[ImportNote]) -> dict[str, Any]:
+    """Return a rule with its operations on the space. The others are for no address in EnMasse, and for all here."""
+    operations = given.get("operations")
+    kept = [name for name in operations if name in SPACE_OPERATIONS] if isinstance(operations, list) else []
+    notes.append(
+        each.note(LEFT_OUT, "a rule without a list of addresses allows nothing to send or receive", "authorization")
+    )
+    return {"operations": kept}
+
+
 def _without_refused(each: EnmasseDocument, document: dict[str, Any], notes: list[ImportNote]) -> bool:
     """Remove what the gateway refuses; return False if the rest cannot be used either."""
     for _ in range(ROUNDS_MAX):
@@ -199,7 +211,7 @@ def _without_refused(each: EnmasseDocument, document: dict[str, Any], notes: lis
         built = build(KINDS, document, ResourceOrigin(each.place, {}))
         if not isinstance(built, list):
             return True
-        removed = [error for error in sorted(built, reverse=True) if _remove(document, error.path)]
+        removed = [each_ for each_ in sorted(built, key=_in_order, reverse=True) if _remove(document, each_.path)]
         notes += [each.note(LEFT_OUT, error.message, error.path.removeprefix("spec.")) for error in removed]
         if not removed:
             notes.append(each.note(LEFT_OUT, "; ".join(error.message for error in built)))
@@ -217,9 +229,21 @@ def _drop_empty_rules(document: dict[str, Any]) -> None:
         ]
 
 
+def _steps(path: str) -> list[str | int]:
+    return [int(number) if number else name for number, name in _STEP.findall(path)]
+
+
+def _in_order(error: ConfigurationError) -> list[tuple[bool, int, str]]:
+    """Return the order of the values in a document, so that the last one can be removed first."""
+    numbered = ((step, "") if isinstance(step, int) else (0, step) for step in _steps(error.path))
+    return [(not name, number, name) for number, name in numbered]
+
+
 def _remove(document: dict[str, Any], path: str) -> bool:
-    """Remove a value by its path; return False if it is not there."""
-    steps = [int(number) if number else name for number, name in _STEP.findall(path)]
+    """Remove a value by its path; return False if it is not there. Instead of the addresses of a rule, the rule."""
+    steps = _steps(path)
+    if steps[-1:] == ["addresses"]:
+        steps.pop()
     if len(steps) < 2:  # `spec` as a whole: a part that it needs is missing
         return False
     into: Any = document

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bridge.resources.resource import OWN_VERSION
-from edge.appliance.importing.mosquitto_access import MosquittoUser, read_access, read_passwords, user_documents
+from edge.appliance.importing.mosquitto_access import (
+    AccessList,
+    MosquittoUser,
+    read_access,
+    read_passwords,
+    user_documents,
+)
 from edge.appliance.importing.mosquitto_bridges import ForwarderRule, import_bridge
 from edge.appliance.importing.mosquitto_file import MosquittoFile, MosquittoSection, Setting, find_file, read_mosquitto
 from edge.appliance.importing.names import ResourceNames
@@ -51,7 +57,8 @@ _OTHERS: Final[Mapping[str, tuple[ImportOutcome, str]]] = {
     "auto_id_prefix": (CHANGED, "such a client gets another identifier"),
     "auth_plugin": (LEFT_OUT, "plugins are not run: users are MessagingUser resources, or of an issuer of tokens"),
     "plugin": (LEFT_OUT, "plugins are not run: users are MessagingUser resources, or of an issuer of tokens"),
-    "bind_interface": (LEFT_OUT, "a listener has the address of one interface: host:port"),
+    "bind_interface": (LEFT_OUT, "give the listener the address of the interface: host:port"),
+    "listener_allow_anonymous": (IMPORTED, ""),
     "check_retain_source": (NOT_NEEDED, "rights are checked where a message is delivered"),
     "auth_plugin_deny_special_chars": (NOT_NEEDED, "names with wildcards widen no rights"),
     "ciphers": (NOT_NEEDED, "the ciphers of TLS 1.2 and 1.3 that are safe today"),
@@ -79,6 +86,8 @@ _OTHERS: Final[Mapping[str, tuple[ImportOutcome, str]]] = {
     "use_username_as_clientid": (LEFT_OUT, "a client's identifier is its own"),
 }  # fmt: skip
 """Results for settings without a value here; every other one is left out."""
+_RESTRICTIONS: Final = ("bind_interface", "mount_point", "psk_hint")
+"""Settings of a listener that keep clients out, or from topics. Imported without them it would be open."""
 _ACCESS: Final = ("allow_anonymous", "password_file", "acl_file")
 _READ: Final = frozenset((
     "acl_file", "allow_anonymous", "bind_address", "cafile", "certfile", "crlfile", "keyfile", "listener",
@@ -104,6 +113,8 @@ class _MosquittoImport:
         for section in first:
             section.settings = found.general.settings
         self._listeners = [*first, *found.listeners]
+        self._is_local = default is None and not found.listeners
+        """Without any listener, the broker serves clients of its own machine, without users."""
 
     def run(self) -> ImportedConfiguration:
         users, mode = self._users()
@@ -132,12 +143,15 @@ class _MosquittoImport:
 
     def _listener(self, section: MosquittoSection, made: dict[str, Any]) -> None:
         place = self._endpoint(section)
+        restriction = self._restriction(section)
         tls = self._tls(section)
         protocol = section.last("protocol")
         web = protocol is not None and protocol.value == "websockets"
         field = f"mqtt{'W' if web else ''}{'s' if web or tls else ''}{'s' if web and tls else ''}"
         head = section.head or Setting(self._path.name, "listener", "")
-        if place is None:
+        if restriction is not None:
+            self._note(head, LEFT_OUT, f"{restriction.name} protects it, which has no counterpart")
+        elif place is None:
             self._note(head, LEFT_OUT, "it is not a TCP port: clients connect over TCP")
         elif field in made:
             self._note(head, LEFT_OUT, f"the gateway has one listener of a kind, and `{field}` is {made[field]}")
@@ -151,6 +165,16 @@ class _MosquittoImport:
         if protocol is not None:
             known = protocol.value in {"mqtt", "websockets"}
             self._note(protocol, IMPORTED if known else LEFT_OUT, "" if known else "it is neither mqtt nor websockets")
+
+    def _restriction(self, section: MosquittoSection) -> Setting | None:
+        """Return a setting that keeps clients out of a listener, or from topics, and cannot be imported."""
+        found = section.of(*_RESTRICTIONS)
+        if section.last("certfile") is None or section.last("keyfile") is None:
+            found += section.of("certfile", "keyfile", "psk_file", "require_certificate")
+        required = section.last("require_certificate")
+        if required is not None and required.enabled and section.last("cafile") is None:
+            found.append(required)
+        return found[0] if found else None
 
     def _endpoint(self, section: MosquittoSection) -> str | None:
         """Return ``host:port``; None for a socket that is not TCP."""
@@ -212,7 +236,11 @@ class _MosquittoImport:
         access = None
         if listed is not None:
             access = read_access(find_file(listed.value, self._path))
-            self._note(listed, IMPORTED, f"{len(access.lines)} lines")
+            if len({each.value for section in sections for each in section.of("acl_file")}) > 1:
+                access = AccessList([], [])
+                self._note(listed, LEFT_OUT, "all listeners share users, and their lists differ: no user gets rights")
+            else:
+                self._note(listed, IMPORTED, f"{len(access.lines)} lines")
         certified = [
             each
             for section in self._listeners
@@ -229,16 +257,30 @@ class _MosquittoImport:
             users += [MosquittoUser(name) for name in more if name not in known]
         documents, notes = user_documents(users, access, SPACE, OWN_VERSION)
         self._notes += notes
-        open_to_all = anonymous.enabled if anonymous is not None else not self._found.listeners
+        open_to_all = self._is_open_to_all()
+        plugins = self._found.general.of("auth_plugin", "plugin", "clientid_prefixes")
         if users or certified:
             mode = "external" if certified and not any(user.hashed for user in users) else "standard"
             self._about_anonymous(anonymous, open_to_all, "every client needs a user")
         else:
-            mode = "none" if open_to_all else "standard"
-            self._about_anonymous(anonymous, False, "")
-            if open_to_all and access is not None and listed is not None:
-                self._note(listed, LEFT_OUT, "without users every client may do everything")
+            narrowed = listed or (plugins[0] if plugins else None)
+            mode = "none" if open_to_all and narrowed is None else "standard"
+            words = (
+                f"rights of clients without a user ({narrowed.name}) have no counterpart"
+                if narrowed is not None
+                else ""
+            )
+            self._about_anonymous(anonymous, open_to_all and narrowed is not None, words)
         return documents, mode
+
+    def _is_open_to_all(self) -> bool:
+        """Return True if every listener serves clients without a user (`allow_anonymous`)."""
+        general = self._found.general.last("allow_anonymous")
+        for section in self._listeners:
+            found = section.last("listener_allow_anonymous", "allow_anonymous") or general
+            if not (found.enabled if found is not None else self._is_local):
+                return False
+        return True
 
     def _about_anonymous(self, setting: Setting | None, refused: bool, words: str) -> None:
         if setting is not None:

@@ -71,7 +71,8 @@ BRIDGE: Final = frozenset((
 """Settings of the bridge that the last `connection` began."""
 LISTENER: Final = frozenset((
     "bind_interface", "cafile", "capath", "certfile", "ciphers", "ciphers_tls1.3", "crlfile", "dhparamfile",
-    "disable_client_cert_date_checks", "enable_proxy_protocol", "http_dir", "keyfile", "max_connections",
+    "disable_client_cert_date_checks", "enable_proxy_protocol", "http_dir", "keyfile",
+    "listener_allow_anonymous", "max_connections",
     "max_qos", "max_topic_alias", "max_topic_alias_broker", "mount_point", "protocol",
     "proxy_protocol_v2_require_tls", "psk_hint", "require_certificate", "socket_domain", "tls_engine",
     "tls_engine_kpass_sha1", "tls_keyform", "tls_version", "use_identity_as_username",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 import pytest
+import sqlalchemy as sa
 
 from cloud.hub.registry import moving
-from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, WriterReplaced
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryRefused, WriterReplaced
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.moving import move_registry
 from tests.contract.registry.conftest import HERE, Place
 from tests.contract.registry.delta_landings import land, landed
 from tests.contract.registry.landings import TEMPERATURE
+
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -84,3 +91,50 @@ def test_interrupted_move_is_repeated(
     move_registry(source.url, target.url)
     land(target.open(), tmp_path / "lake", (TEMPERATURE, 0, 19))
     assert landed(tmp_path / "lake", "gw1") == list(range(20))
+
+
+def test_second_attempt_of_the_database_writes_no_part_of_the_rows(
+    source: Place, make_place: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL repeats a transaction after a conflict; the rows that it has taken are gone."""
+    opening = Database.open
+
+    def twice(self: Database, work: Callable[[sa.Connection], T]) -> T:
+        with contextlib.suppress(Stopped):
+            opening(self, lambda tx: _cut(work(tx)))
+        return opening(self, work)
+
+    monkeypatch.setattr(Database, "open", twice)
+    target = make_place()
+    with pytest.raises(RegistryRefused, match="changed by others"):
+        move_registry(source.url, target.url)
+    monkeypatch.undo()
+    assert move_registry(source.url, target.url)
+
+
+def _cut(_: object) -> NoReturn:
+    raise Stopped
+
+
+def test_one_hub_repairs_at_a_time(make_place: Callable[[], Place]) -> None:
+    place = make_place()
+    if place.url.get_backend_name() == "sqlite":
+        pytest.skip("one hub uses a file")
+    order: list[str] = []
+    waiting = threading.Event()
+
+    def second() -> None:
+        database = Database(place.url)
+        waiting.set()
+        with database.repairing():
+            order.append("second")
+        database.close()
+
+    database, thread = Database(place.url), threading.Thread(target=second)
+    with database.repairing():
+        thread.start()
+        assert waiting.wait(30)
+        order.append("first")
+    thread.join(30)
+    database.close()
+    assert order == ["first", "second"]

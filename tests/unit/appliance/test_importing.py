@@ -96,8 +96,9 @@ def test_every_setting_of_the_manual_has_a_result(folder: Folder) -> None:
 
 @pytest.mark.parametrize(("text", "listeners", "mode"), [
     ("", {"mqtt": "127.0.0.1:1883"}, "none"),
-    ("port 1884", {"mqtt": "0.0.0.0:1884"}, "none"),
-    ("bind_address 10.0.0.1", {"mqtt": "10.0.0.1:1883"}, "none"),
+    ("port 1884", {"mqtt": "0.0.0.0:1884"}, "standard"),
+    ("bind_address 10.0.0.1", {"mqtt": "10.0.0.1:1883"}, "standard"),
+    ("port 1884\nallow_anonymous true", {"mqtt": "0.0.0.0:1884"}, "none"),
     ("listener 1883", {"mqtt": "0.0.0.0:1883"}, "standard"),
     ("listener 1883\nallow_anonymous true", {"mqtt": "0.0.0.0:1883"}, "none"),
     ("listener 1883 ::1", {"mqtt": "[::1]:1883"}, "standard"),
@@ -174,6 +175,42 @@ def test_without_a_list_users_may_do_everything(folder: Folder) -> None:
     everything = [{"addresses": ["#"], "operations": ["send", "recv"]}]
     assert specs(found, "MessagingUser")["default.a"]["authorization"] == everything
     assert outcome(found, "allow_anonymous") is LEFT_OUT
+
+
+@pytest.mark.parametrize("narrowed", ["acl_file acl", "plugin x.so", "auth_plugin x.so", "clientid_prefixes dev-"])
+def test_clients_without_a_user_get_no_more_than_before(folder: Folder, narrowed: str) -> None:
+    found = folder.take(f"listener 1883\nallow_anonymous true\n{narrowed}\n", acl="topic read public/#\n")
+    assert specs(found, "AddressSpace")["default"]["authenticationService"] == {"name": "standard"}
+    assert outcome(found, "allow_anonymous") is LEFT_OUT
+
+
+@pytest.mark.parametrize("protection", [
+    "psk_hint x\npsk_file f", "certfile c\nkeyfile k\ncapath d\nrequire_certificate true", "bind_interface eth1",
+    "mount_point a/", "certfile c", "cafile ca\nrequire_certificate true",
+])  # fmt: skip
+def test_listener_whose_protection_is_left_out_is_left_out(folder: Folder, protection: str) -> None:
+    found = folder.take(f"allow_anonymous true\nlistener 1883 127.0.0.1\nlistener 8883\n{protection}\n")
+    assert specs(found, "Gateway")["hall"]["listeners"] == {"mqtt": "127.0.0.1:1883"}
+    assert outcomes(found)["3 listener"] is LEFT_OUT
+
+
+def test_one_listener_that_needs_users_makes_all_need_them(folder: Folder) -> None:
+    found = folder.take(
+        "per_listener_settings true\nlistener 1883 127.0.0.1\nallow_anonymous true\n"
+        "listener 1884\nprotocol websockets\n"
+    )
+    assert specs(found, "AddressSpace")["default"]["authenticationService"] == {"name": "standard"}
+
+
+def test_lists_that_differ_give_no_rights(folder: Folder) -> None:
+    (folder.path / "wide").write_text("user a\ntopic readwrite #\n")
+    found = folder.take(
+        "per_listener_settings true\nlistener 1883 127.0.0.1\npassword_file passwd\nacl_file wide\n"
+        "listener 9001\nprotocol websockets\npassword_file passwd\nacl_file acl\n",
+        passwords=f"a:{mosquitto_hash('a')}\n",
+        acl="user a\ntopic read public\n",
+    )
+    assert specs(found, "MessagingUser")["default.a"]["authorization"] == []
 
 
 def test_clients_with_certificates_are_users_of_the_list(folder: Folder) -> None:
@@ -361,6 +398,9 @@ items:
     - {addresses: ["plant/*", "jo*", jobs], operations: [send, recv, delete]}
     - {addresses: ["jo*"], operations: [recv]}
     - {addresses: [7], operations: [send]}
+    - {operations: [send, recv, view]}
+    - {addresses: "plant/#", operations: [send]}
+    - {addresses: [], operations: [recv]}
 - apiVersion: user.enmasse.io/v1beta1
   kind: MessagingUser
   metadata: {name: plant.robot}
@@ -401,6 +441,7 @@ def test_resources_of_enmasse(exported: Path) -> None:
         "AddressSpace plant connectors other credentials", "Address plant.jobs subscriptions",
         "MessagingUser plant.ann authentication.password", "MessagingUser plant.ann authorization jo*",
         "MessagingUser plant.ann authorization[0].operations[2]", "MessagingUser plant.robot",
+        "MessagingUser plant.ann authorization",
         "MessagingUser plant.robot authentication.provider", "MessagingUser plant.robot authentication.type",
         "MessagingUser plant.robot authentication", "Address offices.mail",
     }  # fmt: skip
@@ -413,7 +454,15 @@ def test_rule_that_loses_its_addresses_is_for_none(exported: Path) -> None:
     assert rules == [
         {"addresses": ["plant/#", "jobs"], "operations": ["send", "recv"]},
         {"addresses": ["7"], "operations": ["send"]},
+        {"operations": ["view"]},
     ]
+
+
+def test_refused_items_of_a_long_list_are_removed_alone(exported: Path) -> None:
+    operations = ["send"] * 9 + ["delete", "delete", "recv"]
+    exported.write_text(ENMASSE.replace("[send, recv, delete]", f"[{', '.join(operations)}]"))
+    rules = specs(import_enmasse(exported), "MessagingUser")["default.ann"]["authorization"]
+    assert rules[0]["operations"] == ["send"] * 9 + ["recv"]
 
 
 def test_one_of_several_spaces_is_named(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
-from cloud.lake.limits import CHECKPOINT_EVERY, PASSED_ENTRIES_MAX
+from cloud.lake.limits import CHECKPOINT_EVERY, COMPACTED_FILES_MIN, PASSED_ENTRIES_MAX
 from cloud.lake.tables import LakeTable
 from cloud.place.folder import Folder
 from tests.support.status_rows import gateways, state
@@ -159,6 +159,28 @@ class TestOthers:
         with pytest.raises(TableMismatch, match="writer version"):
             opened(lake)
         assert gateways(lake) == []
+
+    @pytest.mark.parametrize("seen_by", ["settled", "transactions", "compact", "fence"])
+    def test_table_that_demands_more_is_refused_for_good(self, lake: Path, seen_by: str) -> None:
+        """Also when the change was read before an append met it, as the question for a refused commit does."""
+        table, commit = opened(lake), TransactionId("hub", 1)
+        for number in range(COMPACTED_FILES_MIN):
+            table.append(state(number))
+        DeltaTable(lake / NAME).alter.add_constraint({"early": "reported_at > '1970-01-01'"})
+        match seen_by:
+            case "settled":
+                assert not table.settled(commit)
+            case "transactions":
+                assert table.transactions() == {}
+            case "fence":
+                table.fence({"another": 1})
+            case "compact":
+                with pytest.raises(TableMismatch, match="writer version"):
+                    table.compact()
+        for _ in range(2):
+            with pytest.raises(TableMismatch, match="writer version"):
+                table.append(state(99), TransactionId("hub", 2))
+        assert len(gateways(lake)) == COMPACTED_FILES_MIN
 
     def test_damaged_entry_of_another_program_is_reported(self, lake: Path) -> None:
         table = opened(lake)

@@ -14,7 +14,7 @@ from cloud.lake.faults import LakeError
 from cloud.lake.lake import TransactionId
 from cloud.lake.rows import record_rows
 from cloud.lake.tables import LakeTable
-from cloud.lake.transactions import TransactionLog
+from cloud.lake.transactions import ENTRIES_READ_MAX, TransactionLog
 from cloud.place.folder import Folder
 
 NOW_US = 1_795_250_665_237_123
@@ -55,6 +55,56 @@ def test_fenced_applications_are_refused_and_known(table: LakeTable, tmp_path: P
     assert table.settled(TransactionId("first", 8))
     other.append(state(6), TransactionId("first", 21))
     assert other.committed("first") == 21
+
+
+def test_commit_that_arrives_while_the_log_is_read_again_is_found(
+    table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look for the commit and the look for its fence; the fence must not take the later version."""
+    other, commit = LakeTable.open(tmp_path, TABLE), TransactionId("first", 9)
+    look = LakeTable._is_fenced
+    looks: list[TransactionId] = []
+
+    def late(self: LakeTable, transaction: TransactionId) -> bool:
+        looks.append(transaction)
+        if len(looks) == 1:
+            monkeypatch.setattr(LakeTable, "_is_fenced", look)
+            other.append(state(9), commit)
+            self._reopen()
+        return look(self, transaction)
+
+    monkeypatch.setattr(LakeTable, "_is_fenced", late)
+    assert table.settled(commit)
+    assert table.committed("first") == 9
+
+
+def test_reader_that_is_far_behind_begins_with_the_last_checkpoint(table: LakeTable, tmp_path: Path) -> None:
+    """A look after a day must not read each entry of the day, nor list them."""
+    read, listed = list[str](), list[str]()
+
+    class Counted(Folder):
+        def read(self, name: str) -> bytes | None:
+            read.append(name)
+            return super().read(name)
+
+        def names(self, folder: str) -> list[str]:
+            listed.append(folder)
+            return super().names(folder)
+
+    log = TransactionLog(Counted(tmp_path / TABLE))
+    log.read(table.version)
+    for number in range(ENTRIES_READ_MAX + 5):
+        table.append(state(number), TransactionId("later", number + 1))
+    DeltaTable(tmp_path / TABLE).create_checkpoint()
+    for number in range(3):
+        table.append(state(number), TransactionId("third", number + 1))
+    read.clear()
+    listed.clear()
+    assert log.read(table.version) == {"first": 8, "second": 1, "later": ENTRIES_READ_MAX + 5, "third": 3}
+    assert (len(read), listed) == (1 + 3, []), "the name of the checkpoint, and the entries after it"
+    (tmp_path / TABLE / "_delta_log" / "_last_checkpoint").write_text("{")
+    assert TransactionLog(Counted(tmp_path / TABLE)).read(table.version) == log.read(table.version)
+    assert listed == ["_delta_log"]
 
 
 def test_checkpoint_replaces_entries(table: LakeTable, tmp_path: Path) -> None:
