@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from edge.appliance.accounts.cli import user
 from edge.appliance.devices.cli import device
 from edge.appliance.devices.examples import CA_FILE, EXAMPLES, DeviceLogin
 from edge.broker.security.credentials import CredentialFile, verify
@@ -163,6 +164,16 @@ def test_mistakes_change_nothing(tmp_path: Path, words: tuple[str, ...]) -> None
     assert called(tmp_path, *words).exit_code in (1, 2, 3)
     with CredentialFile.open(tmp_path) as file:
         assert file.load().users == before
+
+
+def test_person_is_no_device(gateway: Waypost) -> None:
+    """A slip must not lock the operators out."""
+    added = CliRunner().invoke(user, ["add", "boss", "--data", str(gateway.data), "--generate", "--allow", "manage:#"])
+    assert added.exit_code == 0, added.output
+    for words in (("remove", "boss"), ("credentials", "rotate", "boss")):
+        assert called(gateway.data, *words).exit_code == 1
+    with CredentialFile.open(gateway.data) as file:
+        assert len(file.load().users["boss"].secrets) == 1
 
 
 def test_board_gets_every_name_of_its_own() -> None:

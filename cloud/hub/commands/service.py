@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import starmap
 from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -144,6 +145,8 @@ class HubCommands:
         self._registry: Commands | None = None
         self._asked = 0
         self._pending_news: deque[_PendingNews] = deque()
+        self._untold: set[str] = set()
+        """Tenants with news that could not be stored at the last attempt."""
         self._news_arrived = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._newest = 0
@@ -325,9 +328,21 @@ class HubCommands:
             self._news_arrived.clear()
             while self._pending_news:
                 together = [self._pending_news.popleft() for _ in range(min(len(self._pending_news), AT_ONCE_MAX))]
-                kept = await self._store([each for pending in together for each in pending.news])
-                for pending in together:
-                    pending.kept(kept)
+                by_tenant: dict[str, list[_PendingNews]] = {}
+                for each in together:
+                    by_tenant.setdefault(each.news[0].tenant if each.news else "", []).append(each)
+                await asyncio.gather(*starmap(self._store_of_tenant, by_tenant.items()))
+
+    async def _store_of_tenant(self, tenant: str, together: Sequence[_PendingNews]) -> None:
+        """Store news of one tenant; a fault of its applications does not concern others."""
+        kept = await self._store([each for pending in together for each in pending.news])
+        if kept:
+            self._untold.discard(tenant)
+            self.trouble = self.trouble if self._untold else None
+        else:
+            self._untold.add(tenant)
+        for pending in together:
+            pending.kept(kept)
 
     async def _store(self, news: Sequence[CommandNews]) -> bool:
         """Publish news to applications, then store it; return False if that fails now."""
@@ -343,7 +358,6 @@ class HubCommands:
         except Exception as error:  # an internal error must not end the task silently
             self._failed(error)
             return False
-        self.trouble = None
         for command in changed:
             self._changed(command)
         return True

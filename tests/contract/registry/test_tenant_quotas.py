@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
+import msgspec
 import pytest
 
+from cloud.fleet.tenants import LIMITS
+from cloud.hub.quotas_http import QuotaLimits
 from cloud.hub.registry import tenant_quotas
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.tenant_quotas import TenantQuotas, TooManyQuotas
@@ -90,3 +93,9 @@ def test_change_at_one_hub_is_in_force_at_the_other(place: Place) -> None:
                 await hub.close()
 
     asyncio.run(test())
+
+
+def test_every_limit_can_be_set() -> None:
+    """A limit that the request lacks would go back to its default with every change."""
+    names = {field.encode_name for field in msgspec.structs.fields(Quota)}
+    assert {field.encode_name for field in msgspec.structs.fields(QuotaLimits)} == names == set(LIMITS)

@@ -26,10 +26,11 @@ class Hub:
         self.url = sqlite_url(folder / "registry.db")
         self.told: list[tuple[str, str]] = []
         self.deaf = False
+        self.deaf_tenant = ""
         self.commands = HubCommands(self.url, self.publish_outcome, knows=lambda _key: True)
 
     async def publish_outcome(self, news: CommandNews, command: CommandRecord) -> None:
-        if self.deaf:
+        if self.deaf or command.tenant == self.deaf_tenant:
             raise ApplicationsUnavailable("the store is full")
         self.told.append((command.id, command.state))
 
@@ -80,6 +81,20 @@ def test_report_that_cannot_be_sent_to_applications_is_not_stored(tmp_path: Path
         assert hub.commands.trouble == "the store is full"
         hub.deaf = False
         assert await hub.queue_news(sent, CommandState.DELIVERED)
+        assert hub.commands.trouble is None
+
+    run(tmp_path, work)
+
+
+def test_fault_of_one_tenants_applications_does_not_concern_others(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        ours, theirs = [await hub.commands.send(DRAFT._replace(tenant=tenant)) for tenant in ("acme", "south")]
+        hub.deaf_tenant = "acme"
+        answers = await asyncio.gather(*(hub.queue_news(each, CommandState.DELIVERED) for each in (ours, theirs)))
+        assert answers == [False, True]
+        assert hub.commands.trouble == "the store is full"
+        hub.deaf_tenant = ""
+        assert await hub.queue_news(ours, CommandState.DELIVERED)
         assert hub.commands.trouble is None
 
     run(tmp_path, work)
