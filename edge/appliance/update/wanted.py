@@ -110,7 +110,8 @@ class WantedFiles:
         if wanted is None:
             (self.folder / WANTED).unlink(missing_ok=True)  # first, so that the download stops
             for path in self.folder.glob("*"):
-                path.unlink(missing_ok=True)
+                if path.suffix != ".new":  # a download that has not noticed it yet is renaming it
+                    path.unlink(missing_ok=True)
         elif wanted != self.wanted():
             write_whole(self.folder / WANTED, msgspec.json.encode(wanted), mode=0o600)
 
