@@ -125,7 +125,7 @@ class LakeCheck:
         self._checked, self._again = connection, False
         return {table: number for (writer, table), number in found.items() if writer == self._writer.id}
 
-    def _repair_once(self, lake: LandingLake) -> Mapping[CommitSeries, int]:
+    def _repair_once(self, lake: LandingLake) -> dict[CommitSeries, int]:
         """Repair the registry, unless another hub does or has done it; return the last number of each series.
 
         Two repairs at a time would take each other's fences for lost commits, and never end.
