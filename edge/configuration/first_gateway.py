@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +13,7 @@ from bridge.resources.resource import OWN_VERSION
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.addresses import AddressType
 from edge.configuration.forwarders import HUB_CONNECTOR
+from edge.configuration.resource_names import ResourceNames
 
 SPACE: Final = "default"
 
@@ -58,23 +57,20 @@ def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
     gateway: dict[str, Any] = {"listeners": {name: place for name, place in places.items() if place is not None}}
     if wanted.hub:
         gateway["hub"] = hub_of(wanted.hub, wanted.hub_tls, wanted.proxy)
-    yield _document("Gateway", wanted.name, gateway)
-    yield _document("AddressSpace", SPACE, {"authenticationService": {"name": AuthenticationMode.STANDARD.value}})
+    yield document_of("Gateway", wanted.name, gateway)
+    yield document_of("AddressSpace", SPACE, {"authenticationService": {"name": AuthenticationMode.STANDARD.value}})
     yield from addresses(wanted.forward)
 
 
 def addresses(filters: Sequence[str], taken: Collection[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield an Address for each filter, which forwards to the hub. `taken`: names of other Addresses."""
-    names = set(taken)
+    names = ResourceNames(f"{SPACE}.", taken)
     for pattern in dict.fromkeys(filters):
-        wanted = re.sub("[^a-z0-9]+", "-", pattern.lower()).strip("-") or "all"
-        free = (f"{wanted}-{number}" if number else wanted for number in itertools.count())
-        name = next(name for name in free if f"{SPACE}.{name}" not in names)
-        names.add(f"{SPACE}.{name}")
         forwarder = {"name": "to-hub", "remoteAddress": HUB_CONNECTOR}
         spec = {"address": pattern, "type": AddressType.TOPIC.value, "forwarders": [forwarder]}
-        yield _document("Address", f"{SPACE}.{name}", spec)
+        yield document_of("Address", names.make(pattern, "all"), spec)
 
 
-def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+def document_of(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a resource as a document."""
     return {"apiVersion": OWN_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -17,10 +17,9 @@ from bridge.resources.errors import ConfigurationError, ResourceOrigin
 from bridge.resources.schema import build
 from edge.appliance.importing.report import ImportedConfiguration, ImportNote, ImportOutcome
 from edge.appliance.importing.text_file import ImportFileError, read_text
+from edge.configuration.first_gateway import SPACE
 from edge.configuration.kinds import KINDS
 
-SPACE: Final = "default"
-"""Name of the one address space of a gateway."""
 SPACE_KIND: Final = "AddressSpace"
 SPACE_OPERATIONS: Final = ("view", "manage")
 """Operations of a rule that are not on addresses."""

@@ -16,10 +16,10 @@ from edge.appliance.importing.mosquitto_access import (
 )
 from edge.appliance.importing.mosquitto_bridges import ForwarderRule, import_bridge
 from edge.appliance.importing.mosquitto_file import MosquittoFile, MosquittoSection, Setting, find_file, read_mosquitto
-from edge.appliance.importing.names import ResourceNames
 from edge.appliance.importing.report import ImportedConfiguration, ImportNote, ImportOutcome
+from edge.configuration.first_gateway import SPACE, document_of
+from edge.configuration.resource_names import ResourceNames
 
-SPACE: Final = "default"
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - as in the broker that is imported
 """Address of a listener without one: every address of IPv4."""
@@ -126,8 +126,8 @@ class _MosquittoImport:
             space["connectors"] = connectors
         self._others()
         documents = [
-            _document("Gateway", self._gateway, gateway | ({"limits": limits} if limits else {})),
-            _document("AddressSpace", SPACE, space),
+            document_of("Gateway", self._gateway, gateway | ({"limits": limits} if limits else {})),
+            document_of("AddressSpace", SPACE, space),
             *addresses,
             *users,
         ]
@@ -337,7 +337,7 @@ class _MosquittoImport:
             for rule in found.rules:
                 rules.setdefault(rule.address, []).append(rule)
         made = [
-            _document(
+            document_of(
                 "Address",
                 addresses.make(address, "all"),
                 {"address": address, "type": "topic", "forwarders": [each.forwarder for each in some]},
@@ -359,7 +359,3 @@ class _MosquittoImport:
 
     def _note(self, setting: Setting, outcome: ImportOutcome, words: str = "") -> None:
         self._notes.append(setting.note(outcome, words))
-
-
-def _document(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": OWN_VERSION, "kind": kind, "metadata": {"name": name}, "spec": dict(spec)}

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from bridge.topic_filter import filter_fault
 from edge.appliance.importing.mosquitto_file import Setting, read_lines
-from edge.appliance.importing.names import ResourceNames
 from edge.appliance.importing.report import ImportNote, ImportOutcome
 from edge.broker.model.authorization import EVERYTHING
 from edge.broker.model.topics import overlaps
 from edge.broker.security.limits import RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.password_hashes import parse_hash
+from edge.configuration.resource_names import ResourceNames
 
 OPERATIONS: Final = {"read": ("recv",), "write": ("send",), "readwrite": ("send", "recv")}
 """Operations by the kind of access."""

@@ -10,8 +10,8 @@ from bridge.forwarders.mapping import MappingError, fits
 from bridge.resources.endpoint import valid_host, valid_port
 from bridge.topic_filter import filter_fault
 from edge.appliance.importing.mosquitto_file import MosquittoSection, Setting
-from edge.appliance.importing.names import ResourceNames
 from edge.appliance.importing.report import ImportNote, ImportOutcome
+from edge.configuration.resource_names import ResourceNames
 
 MQTT_PORT: Final = 1883
 DIRECTIONS: Final = ("out", "in", "both")

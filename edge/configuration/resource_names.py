@@ -1,22 +1,23 @@
-"""Names of resources, made from names of another broker."""
+"""Names of resources, made from texts such as addresses or names of another broker."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Final
 
-NAME_CHARACTERS_MAX: Final = 60
-"""Characters taken from a name, so that a number fits behind it."""
+NAME_CHARACTERS_MAX: Final = 240
+"""Characters taken from a text: prefix and number fit next to them into the 253 of a name."""
 
 
 class ResourceNames:
     """Unique names of the resources of one kind."""
 
-    def __init__(self, prefix: str = "") -> None:
-        """`prefix`: of each name."""
+    def __init__(self, prefix: str = "", taken: Iterable[str] = ()) -> None:
+        """`prefix`: of each name; `taken`: names that there are."""
         self._prefix = prefix
-        self._taken: set[str] = set()
+        self._taken = set(taken)
 
     def make(self, text: str, otherwise: str) -> str:
         """Return a name that resembles a text. `otherwise`: for a text without a letter or digit."""
