@@ -110,8 +110,8 @@ class UserAuthentication(ResourcePart, frozen=True, kw_only=True):
     password: Live[str | None] = None
     """Password in Base64, as in EnMasse. A user without password and hash can authenticate only by TLS."""
     password_hash: Live[str | None] = None
-    """Hash of the password from Mosquitto's password file, instead of `password`: ``$7$…`` or ``$6$…``. It serves MQTT,
-    HTTP and SASL PLAIN, not SCRAM."""
+    """Hash of the password by another broker, instead of `password`: ``$7$…`` or ``$6$…`` of Mosquitto, ``ENC(…)`` of
+    ActiveMQ Artemis. It serves MQTT, HTTP and SASL PLAIN, not SCRAM."""
 
 
 class AuthorizationPart(ResourcePart, frozen=True, kw_only=True):

@@ -32,7 +32,9 @@ NOTES: Final = Listing("import", "setting", ("outcome", "place", "setting", "wor
     "-f", "--filename", "target", required=True, metavar="OUT", type=click.Path(path_type=Path, dir_okay=False),
     help="File to write the resources to, in YAML.",
 )  # fmt: skip
-@click.option("--name", default="gateway", show_default=True, help="Name of the gateway, for a Mosquitto broker.")
+@click.option(
+    "--name", default="gateway", show_default=True, help="Name of the gateway; with EnMasse it is in the file."
+)
 @click.option("--space", default="", help="Address space to import, of several in a file of EnMasse.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--all", "everything", is_flag=True, help="List also the settings that were imported or are not needed.")
@@ -43,12 +45,13 @@ def import_configuration(
 ) -> None:
     """Import another broker's configuration.
 
-    FILE is a mosquitto.conf, or resources of EnMasse in YAML. Listeners, users with their passwords, rights, limits,
-    addresses and bridges become resources in OUT. Nothing is applied. The report has each setting that has no
-    counterpart, or one that differs; read it before you apply OUT:
+    FILE is a mosquitto.conf, a broker.xml of ActiveMQ Artemis, or resources of EnMasse in YAML. Listeners, users with
+    their passwords, rights, limits, addresses and bridges become resources in OUT. Nothing is applied. The report has
+    each setting that has no counterpart, or one that differs; read it before you apply OUT:
 
     \b
       waypost import /etc/mosquitto/mosquitto.conf -f hall.yaml
+      waypost import /var/lib/mybroker/etc/broker.xml -f hall.yaml
       kubectl get addressspaces,addresses,messagingusers -o yaml > enmasse.yaml
       waypost import enmasse.yaml -f hall.yaml
       waypost apply --data ./data/hall -f hall.yaml --dry-run
@@ -80,6 +83,10 @@ def _import(source: Path, name: str, space: str) -> ImportedConfiguration:
         from edge.appliance.importing.enmasse import import_enmasse
 
         return import_enmasse(source, space)
+    if source.suffix == ".xml":
+        from edge.appliance.importing.artemis import import_artemis
+
+        return import_artemis(source, name)
     from edge.appliance.importing.mosquitto import import_mosquitto
 
     return import_mosquitto(source, name)

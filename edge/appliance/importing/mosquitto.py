@@ -15,8 +15,9 @@ from edge.appliance.importing.mosquitto_access import (
     user_documents,
 )
 from edge.appliance.importing.mosquitto_bridges import ForwarderRule, import_bridge
-from edge.appliance.importing.mosquitto_file import MosquittoFile, MosquittoSection, Setting, find_file, read_mosquitto
+from edge.appliance.importing.mosquitto_file import MosquittoFile, MosquittoSection, Setting, read_mosquitto
 from edge.appliance.importing.report import ImportedConfiguration, ImportNote, ImportOutcome
+from edge.appliance.importing.text_file import find_file
 from edge.configuration.first_gateway import SPACE, document_of
 from edge.configuration.resource_names import ResourceNames
 

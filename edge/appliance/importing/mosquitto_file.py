@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge.appliance.importing.report import ImportNote, ImportOutcome
-from edge.appliance.importing.text_file import ImportFileError, read_text
+from edge.appliance.importing.text_file import ImportFileError, find_file, read_text
 
 INCLUDES_MAX: Final = 100
 """Files of folders named by `include_dir`, in all: a folder that includes itself ends."""
@@ -111,13 +111,6 @@ def read_mosquitto(path: Path) -> MosquittoFile:
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file. Raises ImportFileError."""
     return read_text(path).replace("\r\n", "\n").split("\n")
-
-
-def find_file(name: str, beside: Path) -> Path:
-    """Return the file that a setting names. A missing one is looked for next to the configuration, where a copy
-    of another machine's folder has it."""
-    there = Path(name) if Path(name).is_absolute() else beside.parent / name
-    return there if there.exists() else beside.parent / Path(name).name
 
 
 def _settings(path: Path, left: list[int]) -> Iterator[Setting]:

@@ -26,3 +26,10 @@ def read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as why:
         raise ImportFileError(f"{path} is not a text in UTF-8: byte {why.start}") from None
+
+
+def find_file(name: str, configuration: Path) -> Path:
+    """Return the file that a setting names. A missing one is looked for next to the configuration, where a copy of
+    another machine's folder has it."""
+    there = Path(name) if Path(name).is_absolute() else configuration.parent / name
+    return there if there.exists() else configuration.parent / Path(name).name

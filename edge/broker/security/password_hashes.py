@@ -16,55 +16,79 @@ from bridge.hidden import hides
 
 ITERATIONS_MAX: Final = 1_000_000
 """Iterations of PBKDF2: some 0.5 s on a Raspberry Pi 4, during which other passwords wait. Mosquitto's default is
-101."""
+101, that of Artemis 1024."""
 SALT_BYTES_MAX: Final = 64
-"""Longest salt; Mosquitto's has 12 bytes, or 64 since version 2.1."""
+"""Longest salt; Mosquitto's has 12 bytes, or 64 since version 2.1, that of Artemis 32."""
 HASH_BYTES: Final = 64
-"""Length of a SHA-512 hash, and of the key that Mosquitto derives."""
-SHA512: Final = "6"
-PBKDF2: Final = "7"
+"""Length of a SHA-512 hash, and of the keys that Mosquitto and Artemis derive."""
+FORMS: Final = "$7$iterations$salt$hash or $6$salt$hash (Mosquitto), or ENC(iterations:salt:hash) (Artemis)"
+"""Forms of a hash, for messages to people."""
+_ARTEMIS: Final = ("ENC(", ")")
+_SHA512: Final = "6"
+_PBKDF2: Final = "7"
 
 
 @hides("salt", "digest")
-class MosquittoHash(NamedTuple):
-    """Parsed hash of a password file of Mosquitto."""
+class ForeignHash(NamedTuple):
+    """Parsed password hash of another broker."""
 
+    algorithm: str
+    """Hash function: ``sha512`` (Mosquitto) or ``sha1`` (Artemis)."""
     iterations: int
-    """Iterations of PBKDF2-HMAC-SHA512; 0: one SHA-512 over password and salt."""
+    """Iterations of PBKDF2 with HMAC; 0: one hash over password and salt."""
     salt: bytes
     digest: bytes
 
 
-def parse_hash(text: str) -> MosquittoHash:
-    """Parse ``$7$iterations$salt$hash`` or ``$6$salt$hash`` (`mosquitto_passwd`). Raises ValueError."""
-    empty, kind, *rest = (*text.split("$"), "", "")
-    rest = rest[:-2]
-    if empty or {SHA512: 2, PBKDF2: 3}.get(kind) != len(rest):
-        raise ValueError("a hash of Mosquitto is $7$iterations$salt$hash or $6$salt$hash")
-    iterations = 0
-    if kind == PBKDF2:
-        number = rest.pop(0)
-        if not (number.isascii() and number.isdigit()) or not 1 <= int(number[:9]) <= ITERATIONS_MAX:
-            raise ValueError(f"the iterations of a hash are 1 to {ITERATIONS_MAX}")
-        iterations = int(number[:9])
+def parse_hash(text: str) -> ForeignHash:
+    """Parse a hash of `mosquitto_passwd` or of ``artemis mask --hash``, see `FORMS`. Raises ValueError."""
+    start, end = _ARTEMIS
+    if text.startswith(start) and text.endswith(end):
+        algorithm, parts, decode = "sha1", text[len(start) : -len(end)].split(":"), bytes.fromhex
+        known = len(parts) == 3
+    else:
+        empty, kind, *parts = (*text.split("$"), "", "")
+        algorithm, parts, decode = "sha512", parts[:-2], _base64
+        known = not empty and {_SHA512: 2, _PBKDF2: 3}.get(kind) == len(parts)
+    if not known:
+        raise ValueError(f"a hash of a password is {FORMS}")
+    iterations = _iterations(parts.pop(0)) if len(parts) == 3 else 0
     try:
-        salt, digest = (base64.b64decode(each, validate=True) for each in rest)
-    except (binascii.Error, ValueError):
-        raise ValueError("salt and hash must be Base64") from None
+        salt, digest = map(decode, parts)
+    except ValueError:
+        raise ValueError("salt and hash must be Base64 (Mosquitto) or hexadecimal (Artemis)") from None
     if len(digest) != HASH_BYTES or not 1 <= len(salt) <= SALT_BYTES_MAX:
         raise ValueError(f"a hash has {HASH_BYTES} bytes, and its salt up to {SALT_BYTES_MAX}")
-    return MosquittoHash(iterations, salt, digest)
+    return ForeignHash(algorithm, iterations, salt, digest)
 
 
 def matches(text: str, password: bytes) -> bool:
     """Return whether a password has this hash; False for any other text."""
     try:
-        iterations, salt, digest = parse_hash(text)
+        algorithm, iterations, salt, digest = parse_hash(text)
     except ValueError:
         return False
     found = (
-        hashlib.pbkdf2_hmac("sha512", password, salt, iterations, HASH_BYTES)
+        hashlib.pbkdf2_hmac(algorithm, password, salt, iterations, HASH_BYTES)
         if iterations
-        else hashlib.sha512(password + salt).digest()
+        else hashlib.new(algorithm, password + salt).digest()
     )
     return hmac.compare_digest(found, digest)
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _base64(text: str) -> bytes:
+    """Decode Base64. Raises ValueError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError(text) from None
+
+
+def _iterations(text: str) -> int:
+    """Parse a number of iterations. Raises ValueError."""
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= ITERATIONS_MAX:
+        raise ValueError(f"the iterations of a hash are 1 to {ITERATIONS_MAX}")
+    return int(text[:9])

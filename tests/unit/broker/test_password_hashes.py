@@ -36,6 +36,8 @@ def test_passwords_of_mosquitto_are_verified(tmp_path: Path, algorithm: str, sta
     f"$7$0$YQ==${of_bytes(64)}", f"$7${ITERATIONS_MAX + 1}$YQ==${of_bytes(64)}", f"$7$\u0663$YQ==${of_bytes(64)}",
     f"$6$YQ==${of_bytes(63)}", f"$6$${of_bytes(64)}", f"$6${of_bytes(SALT_BYTES_MAX + 1)}${of_bytes(64)}",
     f"$6$Y\u00e4==${of_bytes(64)}", f"$7$-1$YQ==${of_bytes(64)}", f"$7$1000000000$YQ==${of_bytes(64)}",
+    "ENC()", "ENC(1024:aa)", f"ENC(1024:aa:{'00' * 63})", f"ENC(0:aa:{'00' * 64})", f"ENC(1:xx:{'00' * 64})",
+    f"ENC(1::{'00' * 64})", f"ENC({ITERATIONS_MAX + 1}:aa:{'00' * 64})", f"ENC(1:aa:{'00' * 64}",
 ])  # fmt: skip
 def test_other_texts_are_refused(hashed: str) -> None:
     with pytest.raises(ValueError, match="hash"):
