@@ -82,6 +82,7 @@ def application(
     views: FleetViews,
     alerts: Callable[[], Mapping[str, int]],
     audit: HubAudit,
+    happened: Answer,
     more: Sequence[HttpRoute] = (),
 ) -> Starlette:
     """Return the ASGI application.
@@ -89,10 +90,16 @@ def application(
     Every response is JSON except the page, its files and the metrics. All other paths except the health need the right
     to view, and show data within the user's scope (`cloud.hub.scope`).
 
-    `now_us`: UTC microseconds; `clock`: monotonic seconds; `alerts` returns their number by state; `more`: routes that
-    check rights themselves.
+    `now_us`: UTC microseconds; `clock`: monotonic seconds; `alerts` returns their number by state; `happened`
+    answers with events of the fleet; it and the routes of `more` check rights themselves.
     """
     api = Api(fleet, committer, metrics, health, access, dev, now_us, clock, views, alerts)
+    live = api.scoped(api.events)
+
+    async def events(request: Request) -> Response:
+        """Stream live figures to a page of the console, which names topics; events of the fleet to others."""
+        return await (live if "topics" in request.query_params else happened)(request)
+
     fleet_wide = needing(functools.partial(require_fleet, access))
     assets = StaticAssets([resources.files("bridge.console"), resources.files("cloud.console").joinpath("pages")])
     page = ConsolePage("Waypost hub", assets, "hub.js", camera=True)
@@ -101,7 +108,7 @@ def application(
         HttpRoute("/", page.respond, methods=PURE),
         *assets.routes,
         openapi_route(resources.files("cloud.console")),
-        HttpRoute(EVENTS, api.scoped(api.events), methods=("GET",)),
+        HttpRoute(EVENTS, events, methods=("GET",)),
         HttpRoute("/metrics", fleet_wide(api.prometheus), methods=PURE),
         HttpRoute("/api/v1/status", api.scoped(api.status), methods=PURE),
         HttpRoute("/api/v1/fleet", api.scoped(api.fleet), methods=PURE),

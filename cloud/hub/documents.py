@@ -36,7 +36,9 @@ TIME_US_MAX = ((1 << 63) - 1) // 1_000
 programs raise when they calculate with them."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-_NOT_IN_THE_LAKE = frozenset(("room_hours", "errors", "errors_muted", "certificate_problems", "manifest_waiting"))
+_NOT_IN_THE_LAKE = frozenset(
+    ("room_hours", "errors", "errors_muted", "certificate_problems", "manifest_waiting", "problems")
+)
 """Fields of a status that only the hub uses."""
 
 CONNECTED, DISCONNECTED = "connected", "disconnected"
@@ -45,6 +47,16 @@ CONNECTED, DISCONNECTED = "connected", "disconnected"
 
 class DocumentError(Exception):
     """The document is invalid; the message says which field and why."""
+
+
+class ProblemInStatus(msgspec.Struct, frozen=True):
+    """Problem that a gateway reports; its next step is on its own pages."""
+
+    name: Word
+    severity: Word = "error"
+    what: Annotated[str, msgspec.Meta(max_length=2_000)] = ""
+    since: Word = ""
+    """ISO 8601, UTC."""
 
 
 class StatusDocument(msgspec.Struct, frozen=True):
@@ -70,6 +82,8 @@ class StatusDocument(msgspec.Struct, frozen=True):
     """Problems with its certificates."""
     manifest_waiting: Count | None = None
     """Statements of its manifest that the hub has not accepted."""
+    problems: Annotated[list[ProblemInStatus], msgspec.Meta(max_length=100)] | None = None
+    """Its most serious problems, without muted ones; None: as before, or from an earlier version."""
 
 
 class RangeDocument(msgspec.Struct, frozen=True):
@@ -136,6 +150,7 @@ def status_row(session: GatewaySession, document: Mapping[str, Any], now_us: int
     """Make a row of `gateway_status`. Raises `DocumentError`."""
     status = _convert(document, StatusDocument)
     row = msgspec.structs.asdict(status)
+    row["problems"] = msgspec.to_builtins(status.problems)
     row["reported_at"] = to_microseconds(status.reported_at, now_us)
     if status.backlog_oldest_at is not None:
         row["backlog_oldest_at"] = to_microseconds(status.backlog_oldest_at, now_us)

@@ -394,6 +394,19 @@ AUDIT_CHECK_S = 10.0
 AUDIT_CLEANUP_S = 3_600.0
 """Interval of deleting old lines of the audit."""
 
+EVENTS_SEARCHED_MAX = 20_000
+"""Events that one page reads: some 50 ms. Its answer says how far it has come."""
+
+EVENTS_JUMP = 1_000_000_000
+"""Numbers left out when a registry is copied: more than the original gives before its copy is used, at 1 000 events a
+second some eleven days."""
+
+EVENT_CHARACTERS_MAX = 500
+"""Characters of a text in an event; a longer one is shortened."""
+
+PROBLEM_CHARACTERS_MAX = 500
+"""Characters kept of the text of a problem."""
+
 WHY_CHARACTERS_MAX = 2_000
 """Characters kept of a gateway's reason: some ten errors of a file."""
 

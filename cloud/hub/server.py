@@ -56,8 +56,12 @@ from cloud.hub.enrolment.http import routes as enrolment_routes
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.token_http import routes as token_routes
+from cloud.hub.events.http import EventsApi
+from cloud.hub.events.problem_recorder import ProblemRecorder
+from cloud.hub.events.service import HubEvents
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import FleetViews
+from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
 from cloud.hub.http_listener import serve_http
 from cloud.hub.lake_http import lake_routes
@@ -190,6 +194,7 @@ class HubServer:
         self._health = self._make_health()
         self._reader = LakeReader(place_of(configuration.lake or configuration.data / LAKE).uri)
         self._metrics = self._make_metrics()
+        self._problems = _problem_recorder(registry, self._id, self._health, self._fleet)
         self._service = HubService(
             self._fleet,
             self._committer,
@@ -202,12 +207,14 @@ class HubServer:
             requested=self._receipts.request,
             tenants=configuration.tenants,
             later=loop.call_later,
+            problems=self._problems,
         )
         hint = self._notices.follow(NoticeTopic.LABELS)
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit = HubAudit(registry, time.time)
+        self._events = HubEvents(registry, time.time, self._notices.follow(NoticeTopic.EVENTS))
         self._devices = DeviceRegistry(registry, configuration.tenants, _now_us)
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
 
@@ -440,7 +447,8 @@ class HubServer:
             await self._store_own_certificate(self._enrolment)
         if self._desired is not None:
             await self._desired.open()
-        for part in (self._quotas, self._commands, self._alerts, self._audit, self._devices):
+        parts = (self._quotas, self._commands, self._alerts, self._audit, self._devices)
+        for part in (*parts, self._events, self._problems):
             await part.open()
         self._notices.start()
 
@@ -448,7 +456,7 @@ class HubServer:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
-        for part in (*parts, self._desired, self._enrolment):
+        for part in (self._problems, self._events, *parts, self._desired, self._enrolment):
             if part is not None:
                 await part.close()
 
@@ -470,6 +478,7 @@ class HubServer:
             views=self._views,
             alerts=self._alert_counts,
             audit=self._audit,
+            happened=EventsApi(self._events, access).respond,
             more=[
                 *session_routes(access, may_operate),
                 *user_routes(self._users, self._gate, access),
@@ -614,6 +623,16 @@ class HubServer:
     def _opened_space(self, space: TenantSpace) -> None:
         """Take the commands that applications send in this space."""
         CommandEntry(space, self._commands.send)
+
+
+def _problem_recorder(registry: sa.URL, hub: str, health: HubHealth, fleet: FleetState) -> ProblemRecorder:
+    """Make the record of problems of this hub and its gateways."""
+
+    def connected_here(key: Key) -> bool:
+        known = fleet.gateways.get(key)
+        return known is not None and known.session is not None
+
+    return ProblemRecorder(registry, hub, health.problems, connected_here, _now_us)
 
 
 def _identity_routes(

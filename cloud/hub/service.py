@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -78,6 +78,18 @@ Requested = Callable[[Key, ReceiptRequest, Callable[[], None]], None]
 """Called with the request of a gateway for statements, and a function to call after the answer."""
 
 
+class ProblemReports(Protocol):
+    """Takes the problems that gateways report."""
+
+    def connected(self, key: Key) -> None:
+        """Expect the first report of a new connection."""
+        ...
+
+    def reported(self, key: Key, problems: Sequence[Mapping[str, Any]]) -> None:
+        """Take the problems of a gateway, as in its status."""
+        ...
+
+
 def _no_receipts(_key: Key, _request: ReceiptRequest, done: Callable[[], None]) -> None:
     """State nothing: this hub gives no receipts."""
     done()
@@ -117,10 +129,11 @@ class HubService:
         requested: Requested = _no_receipts,
         tenants: Tenants | None = None,
         later: Callable[[float, Callable[[], None]], object] = _never,
+        problems: ProblemReports | None = None,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `queue_news` get batches before they land;
         `configured` gets configuration reports, `requested` requests for receipts; `later` calls a function after some
-        seconds, for quotas with a rate."""
+        seconds, for quotas with a rate; `problems` gets those in the status of gateways."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -133,6 +146,7 @@ class HubService:
         self._requested = requested
         self._quotas = tenants or Tenants()
         self._later = later
+        self._problems = problems
         self._tenants: dict[str, TenantPressure] = {}
         self._rates: dict[str, TenantRate | None] = {}
         """Rates of all tenants seen, also without connections: a tenant that returns keeps its debt."""
@@ -166,6 +180,8 @@ class HubService:
         if (rate := self._rate_of(tenant)) is not None:
             rate.add(intake)
         self._committer.connect(session)
+        if self._problems is not None:
+            self._problems.connected(session.key)
         self._committer.put_state(presence_row(session, CONNECTED, now_us))
         times = self._fleet.count_connect(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
         if times:
@@ -236,10 +252,13 @@ class HubService:
         except DocumentError as error:
             log.warning("gateway %s: invalid status: %s", gateway, error)
             return
+        problems = row.pop("problems")
         known.last_seen = now_us
         known.status = _status_for_api(row)
         self._committer.put_state(lake_row(row))
         self._committer.record_observed(session.key, known.observation())
+        if self._problems is not None and problems is not None:
+            self._problems.reported(session.key, problems)
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)

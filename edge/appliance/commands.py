@@ -28,7 +28,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "status": LazyCommand("edge.appliance.cli:status", "Show the status of a gateway.", "edge"),
         "top": LazyCommand("edge.appliance.watching.cli:top", "Show the gateway live, on the full screen.", "edge"),
         "watch": LazyCommand("edge.appliance.watching.cli:watch", "Repeat a command, and mark changes.", "edge"),
-        "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway.", "edge"),
+        "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway or fleet.", "edge"),
         "log": LazyCommand("edge.appliance.watching.log:log", "Show the log of a gateway or hub.", "edge"),
         "audit": LazyCommand("edge.appliance.watching.audit:audit", "Show who changed what.", "edge"),
         "trace": LazyCommand("edge.appliance.addresses.cli:trace_address", "Explain where messages go.", "edge"),

@@ -42,6 +42,7 @@ from edge.appliance.identity.own_certificate import OwnCertificate
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.muting.mutes import ProblemMutes
+from edge.appliance.status_problems import StatusProblems
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol, TokenIssuer
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -67,7 +68,7 @@ from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
 from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
 from edge.broker.store.wear import BlockDevice
-from edge.health.problems import HealthProblem, Severity
+from edge.health.problems import HealthProblem
 from edge.health.storage_life import read_storage_life
 from edge.output import logs
 from edge.output.log_history import event
@@ -172,7 +173,7 @@ class Gateway:
         self._renewal = Renewal(data, self._hub_of_identity)
         self._revocations = HubRevocations(data, self._hub_of_list)
         self._mutes = ProblemMutes(data, time.time)
-        self._health = self._make_health()
+        self._health, self._status_problems = self._make_health(), StatusProblems()
         self._check: UplinkCheck | None = None  # made with the web application
         self._totals: StoreTotals | None = None
         self._wear: Outlook
@@ -490,7 +491,7 @@ class Gateway:
             "messages_accepted": self.broker.router.figures.acknowledged,
             "clock_quality": "good" if self.clock_good() else "unknown",
             **_bridge_figures(bridge),
-            **_problem_figures(problems),
+            **self._status_problems.fields(problems),
         }
         for uplink in self.uplinks:
             uplink.tell_status(document)
@@ -590,16 +591,6 @@ def _bridge_figures(bridge: BridgeStatus) -> dict[str, Any]:
         "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
         "room_hours": bridge.autonomy_hours,
         "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
-    }
-
-
-def _problem_figures(problems: Sequence[HealthProblem]) -> dict[str, int]:
-    """Return the counts of problems in the status for peers."""
-    errors = [each for each in problems if each.severity is Severity.ERROR]
-    return {
-        "errors": sum(each.muted is None for each in errors),
-        "errors_muted": sum(each.muted is not None for each in errors),
-        "certificate_problems": sum(each.name.startswith("certificate") for each in problems),
     }
 
 

@@ -30,7 +30,7 @@ CREATES: Final = frozenset({("run",), ("init",), ("hub", "run"), ("context", "ad
 """Commands that make what is missing, or that need the directory from the user."""
 CANDIDATES_MAX: Final = 10
 """Directories named in an error."""
-_OF_BOTH: Final = frozenset({"open", "log", "audit"})
+_OF_BOTH: Final = frozenset({"open", "log", "audit", "events"})
 _OPTIONAL: Final = frozenset({"doctor"})
 """Commands that do something else without a directory."""
 _ADDRESSES: Final = ("http", "hub")

@@ -60,6 +60,8 @@ class ServerEvent(NamedTuple):
 
     name: str
     data: Any
+    id: str = ""
+    """Identity of the last event so far, to go on from."""
 
 
 class ConsoleClient:
@@ -178,9 +180,11 @@ class ConsoleClient:
             if after is None:
                 return
 
-    def events(self, path: str, /, answer_s: float, **query: Any) -> Iterator[ServerEvent]:
-        """Yield the events of a stream until the console ends it; `answer_s`: longest pause. Raises CommandError."""
-        with self.open(path, answer_s=answer_s, **query) as answer:
+    def events(self, path: str, /, answer_s: float, last: str = "", **query: Any) -> Iterator[ServerEvent]:
+        """Yield the events of a stream until the console ends it; `answer_s`: longest pause; `last`: identity of the
+        event to go on from. Raises CommandError."""
+        fields = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+        with self.open(path, answer_s=answer_s, headers=fields, **query) as answer:
             try:
                 yield from read_events(answer)
             except (OSError, HTTPException, msgspec.MsgspecError) as error:
@@ -238,15 +242,17 @@ def as_document(kind: type[T], document: Any) -> T:
 
 def read_events(answer: HTTPResponse) -> Iterator[ServerEvent]:
     """Yield Server-Sent Events until their proper end. Raises OSError, HTTPException and msgspec.MsgspecError."""
-    name, data = "", b""
+    name, data, last = "", b"", ""
     while text := answer.readline(EVENT_BYTES_MAX):
         field, _, value = text.rstrip(b"\r\n").partition(b":")
         if field == b"event":
             name = value.strip().decode()
         elif field == b"data":
             data = value.strip()
+        elif field == b"id":
+            last = value.strip().decode()
         elif not field and not value and name:
-            yield ServerEvent(name, msgspec.json.decode(data))
+            yield ServerEvent(name, msgspec.json.decode(data), last)
             name, data = "", b""
     if answer.chunked and answer.chunk_left is not None:  # set until the last chunk, which is empty
         raise ConnectionError("the connection was cut")

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from bridge.hidden import hides
 from cloud.hub.groups import Key
+from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.hubs import HubState
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
@@ -268,6 +269,8 @@ class Alerts:
             _write_members(tx, changes)
             _store_deliveries(tx, hub, changes.notify, now_us, waiting_max)
             notify(tx, NoticeTopic.ALERTS)
+            over = [each for each in changes.changed if each.resolved_at is not None]
+            append_events(tx, _alert_events(now_us, changes.opened, over))
 
         self._database.transaction(work)
 
@@ -286,7 +289,7 @@ class Alerts:
             found = [AlertRecord(*row) for row in tx.execute(sa.select(*_ALERT).where(*left))]
             if not found:
                 return 0
-            end = {"resolved_at": now_us, "outcome": "its hub has stopped", "muted_until": None}
+            end: dict[str, Any] = {"resolved_at": now_us, "outcome": "its hub has stopped", "muted_until": None}
             tx.execute(alerts.update().where(*left).values(**end))
             for lake in {_lake_of(tx, each.hub) for each in found}:
                 _count_evaluation(tx, lake, _evaluations(tx, lake))
@@ -294,6 +297,7 @@ class Alerts:
             over = [(each, RESOLVED, names_for(known, each)) for each in found if each.notified_at is not None]
             _store_deliveries(tx, hub, over, now_us, waiting_max)
             notify(tx, NoticeTopic.ALERTS)
+            append_events(tx, _alert_events(now_us, (), [each._replace(outcome=end["outcome"]) for each in found]))
             return len(found)
 
         return self._database.transaction(work)
@@ -473,6 +477,25 @@ class Alerts:
     def record_outcome(self, receiver: str, now_us: int, failure: str | None) -> None:
         """Record the outcome of a test or a ping; `failure`: None if it was delivered."""
         self._database.transaction(lambda tx: _record_outcome(tx, receiver, now_us, failure))
+
+
+def _alert_events(at: int, opened: Iterable[AlertRecord], over: Iterable[AlertRecord]) -> Iterable[FleetEvent]:
+    for kind, records in ((EventType.ALERT_FIRED, opened), (EventType.ALERT_RESOLVED, over)):
+        for each in records:
+            yield make_event(
+                at,
+                kind,
+                each.tenant,
+                each.gateway,
+                each.id,
+                rule=each.rule,
+                severity=each.severity,
+                what=each.what,
+                gateways=each.gateways,
+                selector=each.selector or None,
+                next_step=each.next_step if kind is EventType.ALERT_FIRED else None,
+                outcome=each.outcome or None,
+            )
 
 
 def _record_outcome(tx: sa.Connection, receiver: str, now_us: int, failure: str | None) -> None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from cloud.hub.limits import AUDIT_CLOCK_LINES, AUDIT_READS_MAX, AUDIT_ROWS_MAX, AUDIT_SEARCHED_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.retention import delete_old
 from cloud.hub.registry.schema import audit
 
 
@@ -100,22 +101,9 @@ class Audit:
     def clean_up(self, before_us: int, most: int, all_most: int = AUDIT_ROWS_MAX) -> int:
         """Delete lines of before a time, and all but the latest `most` of each tenant and `all_most` of all; return
         their number."""
-        counting = sa.select(audit.c.tenant, sa.func.count()).group_by(audit.c.tenant)
 
         def work(tx: sa.Connection) -> int:
-            deleted = tx.execute(audit.delete().where(audit.c.at < before_us)).rowcount
-            counts = {tenant: min(count, most) for tenant, count in tx.execute(counting).all()}
-            share = min(most, fair_share(counts.values(), all_most))
-            for tenant, count in counts.items():
-                if count < share:
-                    continue
-                mine = audit.c.tenant == tenant
-                last = sa.select(audit.c.number).where(mine).order_by(audit.c.number.desc()).offset(share).limit(1)
-                number = tx.execute(last).scalar()
-                if number is None:
-                    continue
-                deleted += tx.execute(audit.delete().where(mine, audit.c.number <= number)).rowcount
-            return deleted
+            return delete_old(tx, audit, before_us, most, all_most).rows
 
         return self._database.transaction(work)
 
@@ -199,17 +187,6 @@ def _rows(tx: sa.Connection, read: _Read, tenant: str | None, conditions: Sequen
 def _time_of(tx: sa.Connection, number: int) -> int | None:
     """Return the time of a line."""
     return tx.execute(sa.select(audit.c.at).where(audit.c.number == number)).scalar_one_or_none()
-
-
-def fair_share(counts: Iterable[int], most: int) -> int:
-    """Return how many of its lines each owner keeps, so that all of them keep `most` together."""
-    left, ascending = most, sorted(counts)
-    for place, count in enumerate(ascending):
-        share = left // (len(ascending) - place)
-        if count > share:
-            return share
-        left -= count
-    return most
 
 
 def _within(read: _Read, tenant: str | None) -> Iterable[Any]:

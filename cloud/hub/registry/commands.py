@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -26,6 +27,7 @@ from bridge.hidden import hides
 from cloud.hub.labels import LabelSelector
 from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
+from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
@@ -306,10 +308,11 @@ class Commands:
         """Apply news; return the changed commands."""
 
         def work(tx: sa.Connection) -> list[CommandRecord]:
-            changed = [found for each in news if (found := _take(tx, each))]
-            if changed:
+            effective = [(each, found) for each in news if (found := _take(tx, each))]
+            if effective:
                 notify(tx, NoticeTopic.RECEIPTS)
-            return changed
+                append_events(tx, starmap(_command_event, effective))
+            return [found for _, found in effective]
 
         return self._database.transaction(work)
 
@@ -426,6 +429,16 @@ def _changed(tx: sa.Connection, news: CommandNews) -> tuple[CommandRecord | None
         return None, {}
     values = _response(found, news) if news.response is not None else _receipt(found, news)
     return (found._replace(**values), values) if values else (None, {})
+
+
+def _command_event(news: CommandNews, after: CommandRecord) -> FleetEvent:
+    """Return the event about a command, as it is after the news."""
+    about: dict[str, Any] = {"device": after.device, "name": after.name}
+    if news.response is not None:
+        kind, about["status"] = EventType.COMMAND_RESPONSE, news.status
+    else:
+        kind, about["state"], about["reason"] = EventType.COMMAND_RECEIPT, after.state, after.reason or None
+    return make_event(news.at, kind, *after.key, after.id, **about)
 
 
 def _response(found: CommandRecord, news: CommandNews) -> dict[str, Any]:

@@ -7,7 +7,7 @@ For the hub, in a thread of its own, and for commands of the CLI, like `enrolmen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +29,7 @@ from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import (
@@ -292,7 +293,14 @@ class Configurations:
 
     def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[ConfigurationOffer | None]:
         """Store reports; return the version that each gateway should get next, if any."""
-        return self._database.transaction(lambda tx: [_reported(tx, *each, now_us) for each in reports])
+
+        def work(tx: sa.Connection) -> list[ConfigurationOffer | None]:
+            made: list[FleetEvent] = []
+            offers = [_reported(tx, *each, now_us, made) for each in reports]
+            append_events(tx, made)
+            return offers
+
+        return self._database.transaction(work)
 
     def due(self, key: Key, report: DesiredReport) -> ConfigurationOffer | None:
         """Return the version that a gateway with this report should get next, if any."""
@@ -431,12 +439,14 @@ def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> No
         tx.execute(configurations.delete().where(*mine, configurations.c.version.in_(old)))
 
 
-def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> ConfigurationOffer | None:
+def _reported(
+    tx: sa.Connection, key: Key, report: DesiredReport, now_us: int, made: list[FleetEvent]
+) -> ConfigurationOffer | None:
     before = gateway_in(tx, *key)
     known = _of_our_versions(tx, key, _with_short_texts(report))
     if before is None or before.reported_at is None or before.report != known:
         _set(tx, key, before, report=msgspec.json.encode(known).decode(), reported_at=now_us)
-        _note_outcomes(tx, key, known, now_us)
+        made += _note_outcomes(tx, key, known, now_us)
     return _due(tx, key, report)
 
 
@@ -475,18 +485,24 @@ def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> Desi
     )
 
 
-def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> None:
+def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> Iterator[FleetEvent]:
+    """Note what a report says about versions; yield the events about what was not noted yet."""
     mine = configurations.update().where(configurations.c.tenant == key[0], configurations.c.gateway == key[1])
     settled = report.system is None or report.system.phase is SystemPhase.KEPT
     if report.version and settled:
         first = mine.where(configurations.c.version == report.version, configurations.c.confirmed_at.is_(None))
-        tx.execute(first.values(confirmed_at=now_us))
-    if report.failure is not None:
-        words = f"{report.failure.outcome.value}: {report.failure.why}"
-        tx.execute(mine.where(configurations.c.version == report.failure.version).values(failure=words))
-    if report.system is not None and report.system.failed:
-        ours = mine.where(configurations.c.version == report.version)
-        tx.execute(ours.values(failure=_words_of(report.system)))
+        if tx.execute(first.values(confirmed_at=now_us)).rowcount:
+            yield make_event(now_us, EventType.CONFIGURATION_CONFIRMED, *key, str(report.version))
+    failed: list[tuple[int, str, str]] = []
+    if (failure := report.failure) is not None:
+        failed.append((failure.version, failure.outcome.value, f"{failure.outcome.value}: {failure.why}"))
+    if (system := report.system) is not None and system.failed:
+        failed.append((report.version, system.phase.value, _words_of(system)))
+    for version, outcome, words in failed:
+        other = configurations.c.failure.is_(None) | (configurations.c.failure != words)
+        changed = mine.where(configurations.c.version == version, other).values(failure=words)
+        if tx.execute(changed).rowcount:
+            yield make_event(now_us, EventType(f"configuration.{outcome}"), *key, str(version), why=words)
 
 
 def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> ConfigurationOffer | None:

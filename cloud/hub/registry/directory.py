@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from cloud.hub.groups import Key, Presence
 from cloud.hub.registry import labels
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
 from cloud.hub.registry.generations import Generations, current_generations
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import certificates, gateways, tenants
@@ -85,6 +86,10 @@ class Directory:
         if rows:
             tx.execute(statement, rows)
             notify(tx, NoticeTopic.CONNECTIONS)
+            written = [(row["at_tenant"], row["at_name"]) for row in rows]
+            append_events(
+                tx, (each for key in written for each in _presence_events(key, changes[key], self._writer.id))
+            )
         return known
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
@@ -120,8 +125,9 @@ class Directory:
     def mark_all_disconnected(self) -> None:
         """Mark all gateways of this hub as disconnected, at its start."""
         mine = gateways.c.writer.is_(None) | gateways.c.writer.in_(sorted(self._writer.own))
-        statement = gateways.update().where(gateways.c.connected.is_(True), mine).values(connected=False)
-        self._database.transaction(lambda tx: tx.execute(statement))
+        self._database.transaction(
+            lambda tx: disconnect_gateways(tx, mine, "its hub was started again without having been stopped")
+        )
 
     def gateways(self) -> list[GatewayRecord]:
         """Return every known gateway that has connected, by name."""
@@ -146,6 +152,26 @@ class Directory:
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub of this registry since they last connected here."""
         return self._database.transaction(lambda tx: self._generations.moved(tx, who))
+
+
+def disconnect_gateways(tx: sa.Connection, which: sa.ColumnElement[bool], why: str) -> int:
+    """Mark gateways that are connected as disconnected; return their number. `why`: reason, for the events."""
+    there = (gateways.c.connected.is_(True), which)
+    found = tx.execute(sa.select(gateways.c.tenant, gateways.c.name, gateways.c.writer).where(*there)).all()
+    if not found:
+        return 0
+    tx.execute(gateways.update().where(*there).values(connected=False))
+    at_us, gone = utc_us(), EventType.GATEWAY_DISCONNECTED
+    append_events(tx, (make_event(at_us, gone, row.tenant, row.name, hub=row.writer, why=why) for row in found))
+    return len(found)
+
+
+def _presence_events(key: Key, presence: Presence, hub: str) -> Iterable[FleetEvent]:
+    """Yield the events of a change: a gateway that came and went between two writes has both."""
+    if presence.connects or presence.connected:
+        yield make_event(presence.at_us, EventType.GATEWAY_CONNECTED, *key, hub=hub, remote=presence.remote)
+    if not presence.connected:
+        yield make_event(presence.at_us, EventType.GATEWAY_DISCONNECTED, *key, hub=hub)
 
 
 def _waiting_gateways(tx: sa.Connection, most: int) -> dict[Key, int]:

@@ -19,6 +19,7 @@ from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.labels import LabelError
 from cloud.hub.registry import labels, names
+from cloud.hub.registry.events import EventType, append_events, make_event
 from cloud.hub.registry.forgetting import withdraw
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
@@ -249,7 +250,13 @@ class Enrolments:
 
     def revoke(self, tenant: str, gateway: str, now_us: int) -> int:
         """Revoke the valid certificates of a gateway; return their number."""
-        return self._database.transaction(lambda tx: _revoke(tx, tenant, gateway, now_us))
+
+        def work(tx: sa.Connection) -> int:
+            if count := _revoke(tx, tenant, gateway, now_us):
+                append_events(tx, [make_event(now_us, EventType.GATEWAY_REVOKED, tenant, gateway, certificates=count)])
+            return count
+
+        return self._database.transaction(work)
 
     def forget(self, tenant: str, gateway: str, now_us: int) -> int:
         """Forget a gateway until it enrols or connects again, with everything set for it by name; return the time.
@@ -442,6 +449,8 @@ def _enrol(
     made = sign(token.tenant, asked.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
     tx.execute(tokens.update().where(tokens.c.id == token.id).values(spent_at=now_us, serial=made.serial))
+    about: dict[str, Any] = {"serial": made.serial, "token": token.id, "replaces": known}
+    append_events(tx, [make_event(now_us, EventType.GATEWAY_ENROLLED, token.tenant, asked.gateway, **about)])
     return made
 
 
@@ -514,7 +523,9 @@ def _forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
         raise NotForgotten(ForgetRefusal.CONNECTED, f"{who} is connected")
     withdraw(tx, (tenant, gateway), now_us)
     notify(tx, NoticeTopic.REVOCATIONS)
-    return names.forget(tx, tenant, gateway, now_us)
+    at_us = names.forget(tx, tenant, gateway, now_us)
+    append_events(tx, [make_event(now_us, EventType.GATEWAY_FORGOTTEN, tenant, gateway)])
+    return at_us
 
 
 def _set_revoked(tx: sa.Connection, serials: Iterable[str], now_us: int) -> None:

@@ -16,6 +16,7 @@ from cloud.hub.groups import Key
 from cloud.hub.registry import labels
 from cloud.hub.registry.commands import ENDING, OPEN, CommandState
 from cloud.hub.registry.configurations import gateway_in, in_order
+from cloud.hub.registry.problems import end_problems_of
 from cloud.hub.registry.schema import (
     attestations,
     commands,
@@ -35,6 +36,7 @@ def withdraw(tx: sa.Connection, key: Key, now_us: int) -> None:
     _withdraw_versions(tx, key, now_us)
     _leave_rollouts(tx, key, now_us)
     _reject_commands(tx, key, now_us)
+    end_problems_of(tx, tenant, gateway, now_us, "the gateway was forgotten")
 
 
 def _withdraw_versions(tx: sa.Connection, key: Key, now_us: int) -> None:

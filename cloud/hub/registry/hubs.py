@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.directory import RECORD, GatewayRecord
+from cloud.hub.registry.directory import RECORD, GatewayRecord, disconnect_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import alerts, gateways, hubs, schema_version
@@ -88,7 +88,7 @@ class Hubs:
         def work(tx: sa.Connection) -> None:
             tx.execute(hubs.update().where(hubs.c.id == self._hub).values(state=HubState.STOPPED.value))
             notify(tx, NoticeTopic.CONNECTIONS)
-            _disconnect(tx, self._hub)
+            _disconnect(tx, self._hub, "its hub has stopped")
 
         self._database.transaction(work)
 
@@ -102,7 +102,7 @@ class Hubs:
 
         def work(tx: sa.Connection) -> int:
             changed = hubs.update().where(*silent, hubs.c.state.in_(states)).values(state=HubState.GONE.value)
-            return _disconnect(tx, hub) if tx.execute(changed).rowcount else 0
+            return _disconnect(tx, hub, "its hub is silent") if tx.execute(changed).rowcount else 0
 
         return self._database.transaction(work)
 
@@ -140,9 +140,8 @@ class Hubs:
         return [GatewayRecord(*row) for row in self._reading.transaction(lambda tx: tx.execute(query).all())]
 
 
-def _disconnect(tx: sa.Connection, hub: str) -> int:
-    there = (gateways.c.writer == hub, gateways.c.connected.is_(True))
-    count = tx.execute(gateways.update().where(*there).values(connected=False)).rowcount
+def _disconnect(tx: sa.Connection, hub: str, why: str) -> int:
+    count = disconnect_gateways(tx, gateways.c.writer == hub, why)
     if count:
         notify(tx, NoticeTopic.CONNECTIONS)
     return count

@@ -44,6 +44,7 @@ class NoticeTopic(enum.Enum):
     ALERTS = "alerts"
     QUOTAS = "quotas"
     """Limits of tenants."""
+    EVENTS = "events"
 
 
 def notify(tx: sa.Connection, topic: NoticeTopic) -> None:

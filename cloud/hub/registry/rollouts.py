@@ -27,6 +27,7 @@ from cloud.hub.registry.configurations import (
     touch,
 )
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
 from cloud.hub.registry.selectors import SelectorRecord, held_in, require_room, store_selector
@@ -104,6 +105,7 @@ class Rollouts:
             tx.execute(rollout_members.insert(), [_member_row(record.id, each) for each in members])
             _forget_old(tx)
             notify(tx, NoticeTopic.ROLLOUTS)
+            append_events(tx, [_rollout_event(record.made_at, record, len(members))])
 
         self._database.transaction(work)
 
@@ -219,7 +221,9 @@ def _change(
     touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
     tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(state=after.value, why=""))
     notify(tx, NoticeTopic.ROLLOUTS)
-    return record._replace(state=after, why="")
+    record = record._replace(state=after, why="")
+    append_events(tx, [_rollout_event(now_us or utc_us(), record)])
+    return record
 
 
 def _members(tx: sa.Connection, rollout: str) -> list[RolloutMember]:
@@ -268,7 +272,16 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
         touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
     values = {"wave": step.wave, "state": step.state.value, "why": step.why}
     tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(**values))
-    return record._replace(wave=step.wave, state=step.state, why=step.why)
+    record = record._replace(wave=step.wave, state=step.state, why=step.why)
+    append_events(tx, [_rollout_event(now_us, record)])
+    return record
+
+
+def _rollout_event(at: int, record: RolloutRecord, count: int | None = None) -> FleetEvent:
+    """Return the event about a roll-out as it is now. `count`: its gateways, for a new one."""
+    about: dict[str, Any] = {"state": record.state.value, "wave": record.wave + 1, "why": record.why or None}
+    about |= {"note": record.note or None, "selector": record.selector, "gateways": count}
+    return make_event(at, EventType.ROLLOUT_CHANGED, record.tenant, "", record.id, **about)
 
 
 def _send(tx: sa.Connection, record: RolloutRecord, step: RolloutStep, now_us: int, sign: Sign) -> list[RolloutMember]:

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 21
+SCHEMA_VERSION = 22
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -545,6 +545,39 @@ audit = sa.Table(
     sa.Column("error", NameType, nullable=False),
     sa.Index("audit_of_tenant", "tenant", "number"),
     sqlite_autoincrement=True,
+)
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False, index=True),
+    sa.Column("type", sa.String(64), nullable=False),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("gateway", sa.String(255), nullable=False),
+    sa.Column("subject", NameType, nullable=False),
+    sa.Column("data", NameType, nullable=False),
+    sa.Index("events_of_tenant", "tenant", "number"),
+    sqlite_autoincrement=True,
+)
+event_gaps = sa.Table(
+    "event_gaps",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)
+problems = sa.Table(
+    "problems",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("hub", sa.String(32), primary_key=True),
+    sa.Column("digest", sa.String(32), primary_key=True),
+    sa.Column("code", NameType, nullable=False, index=True),
+    sa.Column("severity", sa.String(16), nullable=False),
+    sa.Column("what", NameType, nullable=False),
+    sa.Column("next_step", NameType, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Index("problems_of_hub", "hub"),
 )
 
 

@@ -328,7 +328,7 @@ def sub(
     """
     client = gateway_client(data, http).as_user(_login(user, stdin=password_stdin))
     shown = 0
-    for event, document in client.events("messages/live", SILENT_S_MAX, filter=wanted):
+    for event, document, _ in client.events("messages/live", SILENT_S_MAX, filter=wanted):
         if event == "end":
             say(document.get("why", ""), err=True)
             return

@@ -1,4 +1,4 @@
-"""`waypost top`, `waypost watch` and `waypost events`: live views of a running gateway."""
+"""`waypost top`, `waypost watch` and `waypost events`: live views of a running gateway, or of a fleet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import click
 
+from edge.appliance.nodes import node_address_option, node_client, node_data_option
 from edge.appliance.program import program_name
 from edge.appliance.running import data_option, gateway_client, http_option
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, json_option
 from edge.output.terminal import say
 from edge.output.text import line
+from edge.remote.client import ConsoleClient
 
 INTERVAL_S: Final = 2.0
 LAST, LAST_MAX = 10, 500
@@ -143,11 +145,15 @@ def _print_marked(lines: list[str], before: list[str] | None) -> None:
 
 
 @click.command()
-@data_option
-@http_option
+@node_data_option
+@node_address_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--last", type=click.IntRange(0, LAST_MAX), help="Earlier events, first.  [default: 10; with --json 0]")
-@click.option("--topic", "topics", multiple=True, type=click.Choice(TOPICS), default=TOPICS, help="Topic of the feed.")
+@click.option("--topic", "topics", multiple=True, type=click.Choice(TOPICS), help="Topic of the feed of a gateway.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="At a hub: only this type, or noun; repeatable.")
+@click.option("--gateway", "gateways", multiple=True, metavar="NAME", help="At a hub: only this gateway; repeatable.")
+@click.option("--tenant", help="At a hub: only this tenant.")
+@click.option("--after", type=click.IntRange(0), metavar="NUMBER", help="At a hub: all events after this one.")
 @json_option("status", streams=True)
 def events(
     data: Path | None,
@@ -155,39 +161,70 @@ def events(
     follow: bool,
     last: int | None,
     topics: tuple[str, ...],
+    types: tuple[str, ...],
+    gateways: tuple[str, ...],
+    tenant: str | None,
+    after: int | None,
     as_json: JsonOutput | None,
 ) -> None:
-    """Show what happens at a gateway. Problems that begin and end, the uplink, clients, refused messages.
+    """Show what happens at a gateway or fleet.
 
-    First come the last events that the gateway keeps, also over restarts; without --follow then the problems of now.
-    With --json each line is `{"schema": 1, "kind": EVENT, "items": [DOCUMENT]}`: with --last first `journal` with those
-    events, then `status` with the whole status, and `status-patch` with what changed (RFC 7396).
+    At a gateway: problems that begin and end, the uplink, clients, refused messages. First come the last events that
+    it keeps, also over restarts; without --follow then the problems of now. With --json each line is
+    `{"schema": 1, "kind": EVENT, "items": [DOCUMENT]}`: with --last first `log-line` with those events, then `status`
+    with the whole status, and `status-patch` with what changed (RFC 7396).
+
+    At a hub: gateways that connect, enrol or are revoked, problems, alerts, roll-outs, receipts of commands, and
+    configurations, of your tenant or with `view:$fleet` of all. A connection that breaks goes on where it was. With
+    --json each line has the kind `event`.
 
     \b
       waypost events -f
       waypost events -f --json | jq .
+      waypost events -f --hub https://hub.example:8443 --type gateway --type alert.fired
     """
+    from edge.appliance.watching.hub_events import WantedEvents, show_hub_events
+
+    client = node_client(data, http)
+    of_hub = bool(types or gateways or tenant or after is not None)
+    earlier = (0 if as_json else LAST) if last is None else last
+    with contextlib.suppress(KeyboardInterrupt):
+        if "tenant" in client.ask("status"):
+            if topics:
+                raise _wrong("--topic is for a gateway; a hub has --type")
+            show_hub_events(client, WantedEvents(types, gateways, tenant, after, earlier), as_json, follow=follow)
+        elif of_hub:
+            raise _wrong("--type, --gateway, --tenant and --after are for a hub")
+        else:
+            _show_gateway(client, topics or TOPICS, earlier, as_json, follow=follow)
+
+
+def _wrong(what: str) -> CommandError:
+    return CommandError(what, "name the other one with --http or --data", error="wrong-usage", code=Exit.USAGE)
+
+
+def _show_gateway(
+    client: ConsoleClient, topics: Sequence[str], earlier: int, as_json: JsonOutput | None, *, follow: bool
+) -> None:
+    """Print the events of a gateway. Raises CommandError."""
     from edge.appliance.watching.changes import merge, sentences
 
     known: dict[str, Any] = {}
-    client = gateway_client(data, http)
-    earlier = (0 if as_json else LAST) if last is None else last
     if earlier:
         _show_journal(client.ask("journal", limit=earlier)["lines"], as_json)
-    with contextlib.suppress(KeyboardInterrupt):
-        for event in client.events("events", SILENCE_S, topics=",".join(topics)):
-            if as_json:
-                as_json.stream(event.data, event.name)
-            now = event.data if event.name in TOPICS else merge(known, event.data)
-            if not as_json:
-                for text in sentences(known if known else {"uplink": now.get("uplink", {})}, now):
-                    say(f"{datetime.datetime.now().astimezone():%H:%M:%S}  {text}")
-            sys.stdout.flush()
-            known = now
-            if not follow:
-                if not as_json and not now.get("problems"):
-                    say("no problems; --follow shows what happens from now on")
-                return
+    for event in client.events("events", SILENCE_S, topics=",".join(topics)):
+        if as_json:
+            as_json.stream(event.data, event.name)
+        now = event.data if event.name in TOPICS else merge(known, event.data)
+        if not as_json:
+            for text in sentences(known if known else {"uplink": now.get("uplink", {})}, now):
+                say(f"{datetime.datetime.now().astimezone():%H:%M:%S}  {text}")
+        sys.stdout.flush()
+        known = now
+        if not follow:
+            if not as_json and not now.get("problems"):
+                say("no problems; --follow shows what happens from now on")
+            return
 
 
 def _show_journal(lines: list[dict[str, Any]], as_json: JsonOutput | None) -> None:

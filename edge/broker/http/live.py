@@ -114,6 +114,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
+        self._taken = asyncio.Event()
         self.ended = False
         self._unsent: deque[bytes] = deque()
         self._bytes = 0
@@ -139,11 +140,19 @@ class EventQueue:
         self._unsent.clear()
         self._bytes = 0
         self.arrived.clear()
+        self._taken.set()
         return events
+
+    async def wait_for_room(self) -> None:
+        """Wait until there is room for another event, or the stream has ended."""
+        while not self.has_room and not self.ended:
+            self._taken.clear()
+            await self._taken.wait()
 
     def end(self) -> None:
         """End the stream, after the events that are in it."""
         self.ended = True
+        self._taken.set()
         self.arrived.set()
 
 

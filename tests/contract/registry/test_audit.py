@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from cloud.hub import audit_trail
 from cloud.hub.audit_trail import HubAudit, SearchInProgress
 from cloud.hub.registry import audit as audit_module
-from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries, fair_share
+from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries
+from cloud.hub.registry.retention import fair_share
 from cloud.lake.faults import RegistryError
 from tests.contract.registry.conftest import Place
 

@@ -237,6 +237,14 @@ class TestHttp:
         assert fleet["total"] == page["total"] < hub.ask("/api/v1/fleet", "ops@alpha")[1]["total"]
         assert "alpha" not in json.dumps(fleet)
 
+    @pytest.mark.parametrize("query", ["", "&tenant=beta", "&gateway=gw1", "&type=gateway&tenant="])
+    def test_events_are_of_the_own_tenant(self, hub: TenantHub, query: str) -> None:
+        path = f"/api/v1/events?after=0&limit=500{query}"
+        assert {each["tenant"] for each in hub.ask(path, "app@alpha")[1]["events"]} == {"alpha"}
+        assert {each["tenant"] for each in hub.ask(path, "ops@alpha")[1]["events"]} >= {"beta"}
+        assert hub.ask(path, "narrow@alpha")[0] == 403
+        assert hub.ask(path)[0] == 401
+
     def test_gateway_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
         assert hub.ask("/api/v1/gateways/gw1", "app@alpha")[1]["tenant"] == "alpha"
         for name in ("gw1", "gw-none"):

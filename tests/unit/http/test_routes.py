@@ -55,7 +55,13 @@ def hub() -> list[Route]:
     access = HttpAccess()
     more = [*common(), *command_routes(ANY, access), *desired_routes(ANY, access), *enrolment_routes(ANY, ANY)]
     given = {"dev": False, "now_us": lambda: 0, "clock": lambda: 0.0}
-    parts = {"views": ANY, "alerts": ANY, "audit": ANY, "more": [*more, *user_routes(ANY, ANY, access)]}
+    parts = {
+        "views": ANY,
+        "alerts": ANY,
+        "audit": ANY,
+        "happened": ANY,
+        "more": [*more, *user_routes(ANY, ANY, access)],
+    }
     app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, **cast(Any, {**given, **parts}))
     return cast(Any, app).routes  # type: ignore[no-any-return]
 
