@@ -20,6 +20,7 @@ from cloud.fleet.place import (
     parse_duration,
     tenant_option,
 )
+from cloud.fleet.problems import problems, with_problem
 from edge.output.amounts import counted
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
@@ -369,7 +370,8 @@ def _print_forgotten(row: dict[str, Any], as_json: JsonOutput | None) -> None:
     say(f"{row['gateway']}: forgotten")
 
 
-gateway.add_command(label)
+for each in (label, problems, with_problem):
+    gateway.add_command(each)
 
 
 def _certificate_state(certificate: CertificateRecord, now_us: int) -> str:

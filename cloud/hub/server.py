@@ -58,6 +58,7 @@ from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.token_http import routes as token_routes
 from cloud.hub.events.http import EventsApi
 from cloud.hub.events.problem_recorder import ProblemRecorder
+from cloud.hub.events.problems_http import problem_routes
 from cloud.hub.events.service import HubEvents
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import FleetViews
@@ -488,6 +489,7 @@ class HubServer:
                 *alert_routes(self._alerts, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
                 *command_routes(self._commands, access),
+                *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
                 *device_registry_routes(self._devices, access, tenants.names),
                 *(desired_routes(self._desired, access) if self._desired is not None else ()),
                 *_identity_routes(self._enrolment, access, self._server_certificate, lambda: self._url),

@@ -15,17 +15,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from cloud.hub.events.limits import GATEWAY_PROBLEMS_MAX, PROBLEMS_AT_ONCE_MAX, PROBLEMS_INTERVAL_S
 from cloud.hub.groups import Key
+from cloud.hub.registry.problem_reader import ProblemReader
 from cloud.hub.registry.problems import ProblemSource, ReportedProblem, StoredProblems
 from cloud.lake.faults import RegistryError
 from edge.health.problems import HealthProblem
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ProblemsNotReady(Exception):
+    """The hub is starting or stopping; the request may be repeated in some seconds."""
 
 
 class ProblemRecorder:
@@ -48,6 +55,8 @@ class ProblemRecorder:
         self._now_us = now_us
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="problems")
         self._registry: StoredProblems | None = None
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="problems-reading")
+        self._reader: ProblemReader | None = None
         self._waiting: dict[ProblemSource, Sequence[ReportedProblem]] = {}
         self._stored: dict[ProblemSource, int] = {}
         """Hash of what is stored, by source."""
@@ -58,6 +67,7 @@ class ProblemRecorder:
         """Open the registry and start to store. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, StoredProblems, self._url, self._hub)
+        self._reader = await loop.run_in_executor(self._reading, ProblemReader, self._url)
         self._task = loop.create_task(self._store_changes(), name="problems for the registry")
 
     async def close(self) -> None:
@@ -70,7 +80,18 @@ class ProblemRecorder:
         registry, self._registry = self._registry, None
         if registry is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await asyncio.get_running_loop().run_in_executor(self._reading, reader.close)
+        self._reading.shutdown()
         self._executor.shutdown()
+
+    async def read(self, work: Callable[[ProblemReader], T]) -> T:
+        """Run `work` on the reading thread. Raises `ProblemsNotReady`, `RegistryError`."""
+        reader = self._reader
+        if reader is None:
+            raise ProblemsNotReady("the hub is starting or stopping; try again in some seconds")
+        return await asyncio.get_running_loop().run_in_executor(self._reading, work, reader)
 
     def connected(self, key: Key) -> None:
         """Expect a first report of a gateway: another hub may have stored one since the last one here."""

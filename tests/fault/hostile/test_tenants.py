@@ -245,6 +245,21 @@ class TestHttp:
         assert hub.ask(path, "narrow@alpha")[0] == 403
         assert hub.ask(path)[0] == 401
 
+    def test_problems_are_of_the_own_tenant(self, hub: TenantHub) -> None:
+        problem = {"name": "store", "severity": "error", "what": "it fails", "since": "2026-11-29T10:00:00+00:00"}
+        with hub.gateway("beta", "gw1", target="status") as gateway:
+            document = {"state": "running", "problems": [problem]}
+            assert gateway.send(plain.data_section(json.dumps(document).encode())).settled()
+            path = "/api/v1/problems/store"
+            wait_until(lambda: hub.ask(path, "app@beta")[1]["total"] == 1, timeout_s=WAIT_S, what="it is stored")
+        assert hub.ask(path, "app@alpha")[1]["places"] == []
+        assert hub.ask(f"{path}?tenant=beta", "app@alpha")[1]["places"] == []
+        names = [each["name"] for each in hub.ask("/api/v1/problems", "app@beta")[1]["problems"]]
+        assert names == ["store"], "and none of the hub"
+        assert hub.ask("/api/v1/problems?severity=x", "app@beta")[0] == 400
+        assert hub.ask(f"{path}?after=x", "app@beta")[0] == 400
+        assert hub.ask(path, "narrow@alpha")[0] == 403
+
     def test_gateway_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
         assert hub.ask("/api/v1/gateways/gw1", "app@alpha")[1]["tenant"] == "alpha"
         for name in ("gw1", "gw-none"):
