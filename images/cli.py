@@ -72,7 +72,13 @@ def image() -> None:
 @fresh_option
 @out_option
 def freeze(
-    cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
+    cache: Path | None,
+    mirror: str | None,
+    security_mirror: str | None,
+    expired: bool,
+    machine: str | None,
+    fresh: bool,
+    out: Path,
 ) -> None:
     """Build a gateway with its own Python.
 
@@ -86,7 +92,9 @@ def freeze(
     from images.steps import BuildSteps, default_cache
 
     check_target(out, holding=PROGRAM)
-    made, _ = _freeze(BuildSteps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
+    made, _ = _freeze(
+        BuildSteps(cache or default_cache()), machine, Mirror(mirror, security_mirror, expired=expired), fresh=fresh
+    )
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
 
@@ -118,7 +126,13 @@ def flasher(cache: Path | None, out: Path) -> None:
 @fresh_option
 @into_option
 def package(
-    cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
+    cache: Path | None,
+    mirror: str | None,
+    security_mirror: str | None,
+    expired: bool,
+    machine: str | None,
+    fresh: bool,
+    out: Path,
 ) -> None:
     """Build a Debian package of a gateway. It is for Debian 12 or newer and Raspberry Pi OS.
 
@@ -133,7 +147,7 @@ def package(
 
     check_target(out)
     steps = BuildSteps(cache or default_cache())
-    made = _freeze(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
+    made = _freeze(steps, machine, Mirror(mirror, security_mirror, expired=expired), fresh=fresh)
     click.echo(copy_file(deb.build_package(steps, *made), out))
 
 
@@ -161,6 +175,7 @@ def build(
     cache: Path | None,
     mirror: str | None,
     security_mirror: str | None,
+    expired: bool,
     board: str,
     key: Path | None,
     certificate: Path | None,
@@ -198,7 +213,7 @@ def build(
     check_target(out)
     known = vulnerabilities.read_data(cve_data) if cve_data else None
     folder = cache or default_cache()
-    packages = Mirror(mirror, security_mirror, RELEASES[debian])
+    packages = Mirror(mirror, security_mirror, RELEASES[debian], expired=expired)
     made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), trusted=trusted, fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
@@ -259,6 +274,7 @@ def bundle(
     cache: Path | None,
     mirror: str | None,
     security_mirror: str | None,
+    expired: bool,
     key: Path | None,
     certificate: Path | None,
     debian: str,
@@ -289,7 +305,7 @@ def bundle(
     _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
-    packages = Mirror(mirror, security_mirror, RELEASES[debian])
+    packages = Mirror(mirror, security_mirror, RELEASES[debian], expired=expired)
     made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), trusted=trusted, fresh=fresh)
     click.echo(copy_file(made.file, out))
     click.echo(copy_file(made.block_index, out))

@@ -16,6 +16,9 @@ DATE: Final = 1577836800
 """Date (seconds since 1970) of files without a date of their own, so that the same packages give the same tree."""
 APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io")
 
+EXPIRED: Final = '--aptopt=Acquire::Check-Valid-Until "false"'
+"""Option to accept an archive after the end of its validity. Signatures are verified all the same."""
+
 
 class Borrowed(NamedTuple):
     """Packages that a release takes from another suite."""
@@ -66,18 +69,25 @@ class Mirror:
     """Source of Debian packages."""
 
     def __init__(
-        self, address: str | None = None, security: str | None = None, release: DebianRelease = OLDEST
+        self,
+        address: str | None = None,
+        security: str | None = None,
+        release: DebianRelease = OLDEST,
+        *,
+        expired: bool = False,
     ) -> None:
         """Set the mirrors.
 
         `address`: URL of a Debian mirror; None: the mirrors of this machine's apt. `security`: URL of a mirror of the
-        security updates; None: `address` with the suffix ``-security``. `release`: release of the packages.
+        security updates; None: `address` with the suffix ``-security``. `release`: release of the packages. `expired`:
+        also accept an archive after the end of its validity, as that of a snapshot.
         """
         if security is not None and address is None:
             raise ImageError("--security-mirror requires --mirror", code=USAGE)
         self._address = address
         self._security = security or f"{(address or '').rstrip('/')}-security"
         self.release = release
+        self._expired = expired
 
     @property
     def cache_inputs(self) -> tuple[str, ...]:
@@ -162,12 +172,15 @@ class Mirror:
         architecture: str = "arm64",
     ) -> None:
         common = (f"--architectures={architecture}", "--mode=root", *APT, f"--include={','.join(packages)}")
-        words: list[str | Path] = ["mmdebstrap", *common, *options, self.release.suite, target, "-"]
+        validity = (EXPIRED,) if self._expired else ()
+        words: list[str | Path] = ["mmdebstrap", *common, *validity, *options, self.release.suite, target, "-"]
         environment = {"SOURCE_DATE_EPOCH": str(DATE)}
         try:
             run(*words, log=log, environment=environment, given=lines)
         except ImageError as error:
-            if self._address is None and f" {self.release.suite}" in error.message:
+            if not self._expired and "is expired" in error.message:
+                hint = f"update the mirror; or accept an old archive, as that of a snapshot: --expired; {error.hint}"
+            elif self._address is None and f" {self.release.suite}" in error.message:
                 hint = f"--mirror names another mirror, which has {self.release.title}; {error.hint}"
             elif self._address is not None and self._security in error.message:
                 hint = f"--security-mirror names another mirror of Debian's security updates; {error.hint}"

@@ -29,4 +29,7 @@ def mirror_options(command: _Command) -> _Command:
         "--security-mirror", metavar="URL", help="Debian's security updates, with --mirror.  [default: URL-security]"
     )
     mirror = click.option("--mirror", metavar="URL", help="Mirror of Debian's packages, instead of apt's.")
-    return mirror(security(command))
+    expired = click.option(
+        "--expired", is_flag=True, help="Accept archives after the end of their validity, as those of a snapshot."
+    )
+    return mirror(security(expired(command)))

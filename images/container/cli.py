@@ -39,6 +39,7 @@ def container(
     cache: Path | None,
     mirror: str | None,
     security_mirror: str | None,
+    expired: bool,
     machines: tuple[str, ...],
     oci: bool,
     fresh: bool,
@@ -65,7 +66,7 @@ def container(
     from images.steps import BuildSteps, default_cache
 
     check_target(out, holding="Dockerfile")
-    steps, packages = BuildSteps(cache or default_cache()), Mirror(mirror, security_mirror)
+    steps, packages = BuildSteps(cache or default_cache()), Mirror(mirror, security_mirror, expired=expired)
     wanted = machines or (platform.machine(),)
     if oci:
         archives.check_prerequisites([deb.ARCHITECTURES[machine] for machine in wanted])

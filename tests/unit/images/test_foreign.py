@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from images import source
-from images.debian import DEBIAN_12, DEBIAN_13, PREFERENCES, RELEASES, DebianRelease, Mirror
+from images.debian import DEBIAN_12, DEBIAN_13, EXPIRED, PREFERENCES, RELEASES, DebianRelease, Mirror
 from images.errors import ImageError
 from images.frozen import cross, freezing, libraries
 from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
@@ -86,6 +86,28 @@ def test_mirror_without_security_updates_is_reported(tmp_path: Path, monkeypatch
             mirror.unpack(tmp_path, ["bash"], log=tmp_path / "log")
         assert caught.value.hint.startswith(said)
         assert caught.value.hint.endswith("the whole log: log")
+
+
+def test_archive_after_its_validity_is_accepted_on_request_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[Sequence[object]] = []
+
+    def refused(*words: object, **_: object) -> None:
+        commands.append(words)
+        said = "E: Release file for http://a.example/dists/forky/InRelease is expired (invalid since 23d 12h)."
+        if EXPIRED not in words:
+            raise ImageError(said, hint="the whole log: log")
+
+    monkeypatch.setattr("images.debian.run", refused)
+    monkeypatch.setattr("images.debian.run_for_output", lambda *_: "http://a.example/ bookworm")
+    with pytest.raises(ImageError, match="is expired") as caught:
+        Mirror().install(tmp_path / "base.tar", ["bash"], (), log=tmp_path / "log")
+    assert "--expired" in caught.value.hint
+    Mirror(expired=True).install(tmp_path / "base.tar", ["bash"], (), log=tmp_path / "log")
+    Mirror(expired=True).unpack(tmp_path, ["bash"], log=tmp_path / "log")
+    assert Mirror(expired=True).cache_inputs == Mirror().cache_inputs, "the packages are the same"
+    assert len(commands) == 3
 
 
 def test_newest_debian_packages_or_another_mirror_cause_a_rebuild(
