@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bridge.hub_bundles import SCHEME
 from images.card.cli import configure
 from images.container.cli import container
 from images.errors import USAGE, ImageError
@@ -268,7 +269,8 @@ def cve(sbom: Path, cve_data: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--url",
     metavar="URL",
-    help="URL of the folder from which gateways will download it; also writes the `System` resource for the hub.",
+    help="URL of the folder from which gateways will download it, or `hub:` for their hub; also writes the `System` "
+    "resource.",
 )
 def bundle(
     cache: Path | None,
@@ -292,8 +294,9 @@ def bundle(
     \b
     On a gateway:
       waypost update install waypost-*.raucb
-    From a hub, in stages:
-      waypost image bundle --url https://files.example/waypost
+    From a hub, in stages, which serves the bundle itself (or --url https://files.example/waypost):
+      waypost image bundle --url hub:
+      waypost hub bundle add --data HUBDIR waypost-*.raucb
       waypost rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
     """
     from images.building import build_bundle
@@ -302,7 +305,8 @@ def bundle(
     from images.output import check_target, copy_file, write_text
     from images.steps import BuildSteps, default_cache
 
-    _require_fetchable(url)
+    if url != SCHEME:
+        _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror, RELEASES[debian], expired=expired)

@@ -116,6 +116,7 @@ def apply(
     gateway, by name or by selectors, the latest one counts.
     """
     from bridge.resources.parse import read
+    from cloud.hub.bundles.checking import require_bundles
     from cloud.hub.desired.making import check_resources, confirm_fault, set_wanted, set_wanted_for_selector
     from cloud.hub.registry.configurations import WantedConfiguration
     from edge.configuration.kinds import KINDS
@@ -129,7 +130,9 @@ def apply(
         _say_made(made_there, as_json)
         return
     with open_configurations(hub) as place:
-        documents = check_resources(read(KINDS, names))
+        resources = read(KINDS, names)
+        documents = check_resources(resources)
+        require_bundles(resources, place.bundles)
         chosen = chosen_gateways(place, tenant, gateways, selector)
         if dry_run:
             _say_made([(name, None) for name in chosen], as_json)

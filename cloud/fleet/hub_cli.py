@@ -1,11 +1,12 @@
-"""`waypost hub` with its users, devices and registry, and with `revoke-certificate`, which needs the enrolments of the
-fleet."""
+"""`waypost hub` with its users, devices, bundles and registry, and with `revoke-certificate`, which needs the fleet's
+enrolments."""
 
 from __future__ import annotations
 
 import time
 
 from cloud.fleet.audited import audited
+from cloud.fleet.bundles import bundle
 from cloud.fleet.devices import device
 from cloud.fleet.place import HubPlace, hub_options, open_enrolments
 from cloud.fleet.registry_cli import backup, migrate, move_registry, restore
@@ -14,7 +15,7 @@ from cloud.hub.cli import hub
 from edge.output.errors import CommandError
 from edge.output.text import word
 
-for each in (user, device, backup, restore, move_registry, migrate):
+for each in (user, device, bundle, backup, restore, move_registry, migrate):
     hub.add_command(each)
 
 

@@ -28,6 +28,7 @@ from edge.remote.session import client_of, parse_url
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from cloud.hub.bundles.folder import BundleFolder
     from cloud.hub.configuration import HubSettings
     from cloud.hub.desired.making import ConfigurationTables
     from cloud.hub.enrolment.authority import OwnAuthority
@@ -128,6 +129,7 @@ class EnrolmentAccess(NamedTuple):
     enrolments: Enrolments
     authority: OwnAuthority
     registry: sa.URL
+    bundles: BundleFolder
 
 
 class CommandAccess(NamedTuple):
@@ -142,6 +144,8 @@ class ConfigurationAccess(NamedTuple):
 
     tables: ConfigurationTables
     sign: Sign
+    bundles: BundleFolder
+    """Bundles that a configuration may name."""
 
     @property
     def configurations(self) -> Configurations:
@@ -159,6 +163,7 @@ class ConfigurationAccess(NamedTuple):
 @contextlib.contextmanager
 def open_enrolments(place: HubPlace) -> Iterator[EnrolmentAccess]:
     """Open registry and authority of a hub that has run at least once. Raises CommandError."""
+    from cloud.hub.bundles.folder import BundleFolder
     from cloud.hub.enrolment.files import AuthorityFileError, load_authority
     from cloud.hub.registry.enrolments import Enrolments
 
@@ -168,7 +173,8 @@ def open_enrolments(place: HubPlace) -> Iterator[EnrolmentAccess]:
         except AuthorityFileError as error:
             raise CommandError(str(error), code=Exit.USAGE, error="authority-not-readable") from None
         with contextlib.closing(Enrolments(registry)) as enrolments:
-            yield EnrolmentAccess(enrolments, authority, registry)
+            bundles = BundleFolder.of(settings.bundles, place.data)
+            yield EnrolmentAccess(enrolments, authority, registry, bundles)
 
 
 @contextlib.contextmanager
@@ -259,7 +265,8 @@ def open_configurations(place: HubPlace) -> Iterator[ConfigurationAccess]:
         contextlib.closing(open_registry(opened.registry).database) as database,
     ):
         try:
-            yield ConfigurationAccess(ConfigurationTables.of(database), make_signer(opened.authority))
+            tables = ConfigurationTables.of(database)
+            yield ConfigurationAccess(tables, make_signer(opened.authority), opened.bundles)
         except ConfigurationRejected as rejected:
             count = len(rejected.errors)
             hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent"

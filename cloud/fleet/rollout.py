@@ -115,6 +115,7 @@ def start(
     waypost rollout start --data HUBDIR -f forwarders.yaml --waves ring=canary,100% -l site=berlin
     """
     from bridge.resources.parse import read
+    from cloud.hub.bundles.checking import require_bundles
     from cloud.hub.desired.making import RolloutTarget, check_resources, confirm_fault, start_rollout
     from cloud.hub.labels import parse_selector
     from cloud.hub.registry.configurations import WantedConfiguration
@@ -139,9 +140,10 @@ def start(
         _say([row], as_json)
         return
     with open_configurations(hub) as place:
-        wanted = WantedConfiguration(
-            tenant, "", check_resources(read(KINDS, names)), confirm_s, restart, current_user(), note
-        )
+        resources = read(KINDS, names)
+        documents = check_resources(resources)
+        require_bundles(resources, place.bundles)
+        wanted = WantedConfiguration(tenant, "", documents, confirm_s, restart, current_user(), note)
         chosen = RolloutTarget(gateways, parse_selector(selector) if selector is not None else None)
         now_us = time.time_ns() // 1_000
         record = start_rollout(place.tables, wanted, chosen, waves, pace, now_us)

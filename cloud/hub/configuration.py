@@ -234,6 +234,9 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     registry: Restart[RegistryUrl | None] = None
     """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; default: a SQLite file in the data
     directory."""
+    bundles: Restart[str | None] = None
+    """Folder with the update bundles of gateways (`waypost hub bundle add`), for example one that several hubs share;
+    default: a folder of the data directory."""
 
     @property
     def quotas(self) -> Tenants:

@@ -92,6 +92,8 @@ class HubConfiguration:
     """Message broker for applications."""
     trusted_proxies: tuple[ProxyNetwork, ...] = ()
     """HTTP proxies that tell the addresses of their clients."""
+    bundles: str | None = None
+    """Folder with the update bundles of gateways; None for a folder of the data directory."""
 
 
 class ListenerCredentials(NamedTuple):

@@ -32,6 +32,9 @@ from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.api import application
 from cloud.hub.audit_trail import HubAudit
 from cloud.hub.availability import HubAvailability
+from cloud.hub.bundles.downloads import BundleDownloads
+from cloud.hub.bundles.folder import BundleFolder
+from cloud.hub.bundles.http import bundle_routes
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.commands.service import HubCommands
@@ -217,6 +220,7 @@ class HubServer:
         self._audit = HubAudit(registry, time.time)
         self._events = HubEvents(registry, time.time, self._notices.follow(NoticeTopic.EVENTS))
         self._devices = DeviceRegistry(registry, configuration.tenants, _now_us)
+        self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
 
     def _make_availability(self, registry: sa.URL) -> HubAvailability:
@@ -457,7 +461,7 @@ class HubServer:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
-        for part in (self._problems, self._events, *parts, self._desired, self._enrolment):
+        for part in (self._problems, self._events, *parts, self._desired, self._enrolment, self._downloads):
             if part is not None:
                 await part.close()
 
@@ -491,7 +495,7 @@ class HubServer:
                 *command_routes(self._commands, access),
                 *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
                 *device_registry_routes(self._devices, access, tenants.names),
-                *(desired_routes(self._desired, access) if self._desired is not None else ()),
+                *_update_routes(self._desired, self._downloads, access, self.acceptor),
                 *_identity_routes(self._enrolment, access, self._server_certificate, lambda: self._url),
             ],
         )
@@ -635,6 +639,14 @@ def _problem_recorder(registry: sa.URL, hub: str, health: HubHealth, fleet: Flee
         return known is not None and known.session is not None
 
     return ProblemRecorder(registry, hub, health.problems, connected_here, _now_us)
+
+
+def _update_routes(
+    desired: DesiredConfigurations | None, downloads: BundleDownloads, access: HttpAccess, acceptor: Acceptor
+) -> list[HttpRoute]:
+    """Return the routes for configurations and bundles; without enrolment for bundles only."""
+    routes = desired_routes(desired, access, downloads.folder) if desired is not None else []
+    return [*routes, *bundle_routes(downloads, acceptor)]
 
 
 def _identity_routes(

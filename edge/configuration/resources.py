@@ -258,7 +258,8 @@ class SystemSpec(ResourcePart, frozen=True, kw_only=True):
     build: Kept[Sha256]
     """SHA-256 of the root file system: a gateway that runs it does nothing."""
     url: Kept[Text]
-    """URL of the bundle, ``https://`` or ``http://``; its checksum and signature are verified in either case."""
+    """URL of the bundle, ``https://`` or ``http://``, or ``hub:NAME`` for one that the hub serves; its checksum and
+    signature are verified in each case."""
     sha256: Kept[Sha256]
     """SHA-256 of the bundle."""
     size: Kept[Annotated[Bytes, msgspec.Meta(gt=0)]]

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from bridge.hub_bundles import NAME_WORDS, is_bundle_name, name_in
 from bridge.proxy import Proxy, proxy_fault
 from bridge.resources import schema, values
 from bridge.resources.declaration import fields_of
@@ -358,13 +359,18 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
 
 def _system(resources: Sequence[Resource]) -> Errors:
     for resource, spec in of_kind(resources, SystemSpec):
+        name = name_in(spec.url)
+        if name is not None:
+            if not is_bundle_name(name):
+                yield error_at(resource, ("spec", "url"), f'"{spec.url}": {NAME_WORDS}')
+            continue
         try:
             parts = urlsplit(spec.url)
             fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             fits = False
         if not fits:
-            message = f'"{spec.url}" is not the URL of a bundle; expected https://host/path'
+            message = f'"{spec.url}" is not the URL of a bundle; expected https://host/path, or hub:NAME'
             yield error_at(resource, ("spec", "url"), message)
         elif parts.username is not None:
             message = (

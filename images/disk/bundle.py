@@ -13,6 +13,7 @@ import yaml
 
 from bridge import block_index as shared_index
 from bridge.block_index import BLOCK_BYTES, LEVEL, SUFFIX
+from bridge.hub_bundles import SCHEME
 from images import source
 from images.disk import block_index, filesystem
 from images.disk.signing import SigningKeys
@@ -82,12 +83,12 @@ def build(steps: BuildSteps, system: Path, keys: SigningKeys) -> UpdateBundle:
 def make_resource(bundle: UpdateBundle, folder: str) -> str:
     """Return the resource (YAML, kind System) that makes a hub send this system to gateways.
 
-    `folder`: URL of the folder that will hold the file.
+    `folder`: URL of the folder that will hold the file, or ``hub:``.
     """
     spec = {
         "version": bundle.version,
         "build": bundle.build,
-        "url": f"{folder.rstrip('/')}/{bundle.file.name}",
+        "url": f"{folder if folder == SCHEME else folder.rstrip('/') + '/'}{bundle.file.name}",
         "sha256": filesystem.compute_sha256(bundle.file),
         "size": bundle.file.stat().st_size,
     }

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from bridge.resources.endpoint import ListenEndpoint
+from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, trusting
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.update.following import SLOTS
 from edge.appliance.update.gate import GatewayCondition, UpdateVerdict
 from edge.appliance.update.limits import TRIAL_S
@@ -127,6 +130,49 @@ def test_roll_out_halts_where_a_gateway_reverts_its_update(fleet: EnrolledFleet)
         assert fleet.wait_for(name, "confirmed", 2)["system"] is None
     assert fleet.gateways["g1"].stop() == 0
     assert fleet.gateways["g2"].stop() == 0
+
+
+def test_hub_serves_the_bundle_to_its_gateways_only(fleet: EnrolledFleet) -> None:
+    box = Box(fleet, "g1")
+    content = b"hsqs" + CONTENT
+    built = fleet.folder / "next.raucb"
+    built.write_bytes(content)
+    told = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    text = SYSTEM.format(version=NEW.version, build=NEW.build, url="hub:next.raucb", **told)
+    file = fleet.written("system.yaml", text)
+    pace = ("--waves", "100%", "--soak", "1s", "--away", "5s", "--confirm", "2s")
+    refused = fleet.fleet("rollout", "start", "g1", "-f", file, *pace, code=2)
+    assert "no bundle next.raucb" in refused
+    [added] = items_in(fleet.fleet("hub", "bundle", "add", str(built), "--json"))
+    assert (added["name"], added["has_index"]) == ("next.raucb", False)
+    fleet.fleet("rollout", "start", "g1", "-f", file, *pace)
+    fleet.wait_for("g1", "updating", 1)
+    assert "its checksum is correct" in box.fetch()
+    [bundle] = box.data.glob("update/*.raucb")
+    assert bundle.read_bytes() == content
+
+    context = trusting(GatewayIdentity(box.data).authority())
+    address = ListenEndpoint("localhost", fleet.hub_port)
+    with pytest.raises(NotIssued, match="status 403"):
+        HubEnrolmentClient(address).fetch("/bundles/next.raucb", context)
+    assert box.install(well=True) is UpdateVerdict.KEEP
+    fleet.wait_for("g1", "confirmed", 1)
+
+    own = str(GatewayIdentity(box.data).file)
+    context.load_cert_chain(own, own)
+    assert HubEnrolmentClient(address).fetch("/bundles/next.raucb", context, len(content)) == content
+    fleet.fleet("revoke", "g1")
+
+    def is_refused() -> bool:
+        try:
+            HubEnrolmentClient(address).fetch("/bundles/next.raucb", context, len(content))
+        except (NotIssued, HubUnreachable):
+            return True
+        return False
+
+    wait_until(is_refused, timeout_s=WAIT_S, what="a revoked gateway fetches nothing")
+    fleet.fleet("hub", "bundle", "remove", "next.raucb")
+    assert items_in(fleet.fleet("hub", "bundle", "list", "--json")) == []
 
 
 def test_gateway_without_slots_refuses_the_update(fleet: EnrolledFleet) -> None:

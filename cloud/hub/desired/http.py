@@ -26,6 +26,7 @@ Reading needs the right to view.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from bridge.resources.diff import masked
 from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
+from cloud.hub.bundles.checking import require_bundles
+from cloud.hub.bundles.folder import BundleFolder
 from cloud.hub.changes import note_change
 from cloud.hub.desired.documents import RankedSelectorRow, RollBackRow
 from cloud.hub.desired.making import (
@@ -99,9 +102,9 @@ answered: Final = answering(
 )
 
 
-def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute]:
-    """Return the routes of this module."""
-    api = _DesiredApi(desired, access)
+def routes(desired: DesiredConfigurations, access: HttpAccess, bundles: BundleFolder) -> list[HttpRoute]:
+    """Return the routes of this module. `bundles`: those that a configuration may name."""
+    api = _DesiredApi(desired, access, bundles)
     return [
         HttpRoute(CONFIGURATIONS, answered(api.gateways), methods=PURE),
         HttpRoute(CONFIGURATIONS, answered(api.post_configurations, "configuration.set"), methods=("POST",)),
@@ -129,9 +132,10 @@ def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute
 class _DesiredApi:
     """Endpoints. Every method raises what `answered` translates."""
 
-    def __init__(self, desired: DesiredConfigurations, access: HttpAccess) -> None:
+    def __init__(self, desired: DesiredConfigurations, access: HttpAccess, bundles: BundleFolder) -> None:
         self._desired = desired
         self._access = access
+        self._bundles = bundles
 
     async def gateways(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
@@ -373,9 +377,9 @@ class _DesiredApi:
         confirm_s = _number(query.get("confirm", str(int(CONFIRM_S))), "confirm")
         if fault := confirm_fault(confirm_s):
             raise RequestRefused(400, fault)
-        documents = check_resources(
-            parse(KINDS, await read_body(request, SOURCE_BYTES_MAX, "a configuration"), "the request")
-        )
+        resources = parse(KINDS, await read_body(request, SOURCE_BYTES_MAX, "a configuration"), "the request")
+        documents = check_resources(resources)
+        await asyncio.to_thread(require_bundles, resources, self._bundles)
         return WantedConfiguration(
             tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", "")
         )

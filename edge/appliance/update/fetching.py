@@ -16,6 +16,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -27,6 +28,7 @@ from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
 from edge.appliance.update.bundle_server import BundleServer
 from edge.appliance.update.copy_plan import CopyPlan
+from edge.appliance.update.hub_source import hub_context
 from edge.appliance.update.limits import (
     INDEX_ATTEMPTS_MAX,
     READ_BYTES,
@@ -108,6 +110,10 @@ class BundleDownload:
         self._free = free
         self._system = system
         self._server: BundleServer | None = None
+        self._served: WantedSystem | None = None
+        """System for which the client of the server was made."""
+        self._way = 0
+        """Place of the URL in use among those of the wanted system."""
         self._planned: tuple[str, CopyPlan] | None = None
         """SHA-256 of the bundle, and its plan: reading the system again after each break would take long."""
         self._fetched = files.fetched()
@@ -129,6 +135,7 @@ class BundleDownload:
                 failures = 0
             except DownloadFailed as why:
                 failures = 0 if self._fetched.bytes > before else failures
+                self._way += 1
                 self._note(trouble=str(why))
                 self._clock.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
                 failures += 1
@@ -195,12 +202,13 @@ class BundleDownload:
 
     def _fetch(self, wanted: WantedSystem, pacer: Pacer, out: IO[bytes], have: int, until: int) -> None:
         """Fetch a range of the bundle. Raises `DownloadFailed`, `SystemChanged`, OSError."""
-        with self._answer(wanted, wanted.url, have, until if until < wanted.size else None) as answer:
+        url = self._url(wanted)
+        with self._answer(wanted, url, have, until if until < wanted.size else None) as answer:
             if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 have, until = 0, wanted.size
                 self._note(copied=0)
             else:
-                _check_range(wanted.url, answer, have, wanted.size)
+                _check_range(url, answer, have, wanted.size)
             out.truncate(have)
             self._store(wanted, pacer, answer, out, until)
 
@@ -238,7 +246,7 @@ class BundleDownload:
             self._note(bytes=0, copied=0, index_failures=INDEX_ATTEMPTS_MAX)
             raise DownloadFailed("the copied and fetched parts do not make the bundle, so all of it is fetched")
         wrong = self._fetched.wrong + 1
-        why = f"the file at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
+        why = f"the file at {self._url(wanted)} has the SHA-256 {found}, and not {wanted.sha256}"
         self._note(bytes=0, wrong=wrong, refused=why if wrong >= WRONG_DOWNLOADS_MAX else "")
         raise DownloadFailed(why)
 
@@ -288,7 +296,7 @@ class BundleDownload:
         with part.open("ab") as out:
             have = out.tell()
             try:
-                with self._answer(wanted, index_url(wanted.url), have, None) as answer:
+                with self._answer(wanted, index_url(self._url(wanted)), have, None) as answer:
                     size = _whole_size(answer, have)
                     if size is None:
                         raise IndexRefused
@@ -302,6 +310,8 @@ class BundleDownload:
                     and not have
                 ):
                     raise IndexRefused from None
+                if wanted.tls is not None and refused.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise  # the hub is busy, and says when to ask again: the index is as good as before
                 raise self._failed_index(str(refused)) from None
         part.replace(file)
         sync_folder(file.parent)
@@ -329,8 +339,11 @@ class BundleDownload:
         self, wanted: WantedSystem, url: str, have: int, until: int | None
     ) -> Iterator[http.client.HTTPResponse]:
         """Request a file from byte `have` on, up to `until` or its end. Raises `DownloadFailed`, `ServerRefused`."""
-        if self._server is None or self._server.proxy != wanted.proxy:
-            self._server = BundleServer(wanted.proxy, self._context)
+        if self._server is None or self._served != wanted:
+            if self._server is not None:
+                self._server.close()
+            context = self._context if wanted.tls is None else partial(hub_context, wanted.tls)
+            self._server, self._served = BundleServer(wanted.proxy, context), wanted
         last = "" if until is None else until - 1
         headers = {"Range": f"bytes={have}-{last}"} if have or until is not None else {}
         with contextlib.ExitStack() as opened:
@@ -341,6 +354,10 @@ class BundleDownload:
             if answer.status not in (http.HTTPStatus.OK, http.HTTPStatus.PARTIAL_CONTENT):
                 raise ServerRefused(f"{url}: the server answers {answer.status} {answer.reason}", answer.status)
             yield answer
+
+    def _url(self, wanted: WantedSystem) -> str:
+        """Return the URL to try now."""
+        return wanted.urls[self._way % len(wanted.urls)]
 
     def _pacer(self, wanted: WantedSystem) -> Pacer:
         pace = PaceSettings(rate=wanted.rate, quiet_hours=wanted.quiet_hours, start_jitter_s=wanted.start_jitter_s)

@@ -11,6 +11,7 @@ from typing import Final
 from bridge.desired import SystemReport
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, of_kind
+from edge.appliance.update.hub_source import hub_fault, hub_urls
 from edge.appliance.update.limits import FOLLOW_INTERVAL_S
 from edge.appliance.update.wanted import MachineSystems, WantedFiles, WantedSystem, report
 from edge.configuration.file import RepositoryError
@@ -37,9 +38,12 @@ class SystemFollower:
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
         """Return why these resources cannot be followed on this machine."""
-        if any(of_kind(applied, SystemSpec)) and not (self._root / SLOTS).exists():
+        system = next((spec for _, spec in of_kind(applied, SystemSpec)), None)
+        if system is None:
+            return None
+        if not (self._root / SLOTS).exists():
             return "System: this gateway has no slots for systems, as it is not from a card; update its package instead"
-        return None
+        return hub_fault(system, next((spec for _, spec in of_kind(applied, GatewaySpec)), None))
 
     def report(self) -> SystemReport | None:
         """Return the progress with the wanted system; None: none is wanted. Raises `RepositoryError`."""
@@ -81,10 +85,12 @@ def wanted_of(resources: Sequence[Resource]) -> WantedSystem | None:
     if system is None:
         return None
     name, gateway = next(((resource.name, spec) for resource, spec in of_kind(resources, GatewaySpec)), ("", None))
+    hub = gateway.hub if gateway is not None else None
+    urls = hub_urls(system, hub)
     return WantedSystem(
         version=system.version,
         build=system.build,
-        url=system.url,
+        url=urls[0] if urls else system.url,
         sha256=system.sha256,
         size=system.size,
         rate=system.rate,
@@ -92,5 +98,7 @@ def wanted_of(resources: Sequence[Resource]) -> WantedSystem | None:
         start_jitter_s=system.start_jitter_s,
         gateway=name,
         keep_free=gateway.limits.free_floor_bytes if gateway is not None else 0,
-        proxy=gateway.hub.proxy if gateway is not None and gateway.hub is not None else None,
+        proxy=hub.proxy if hub is not None else None,
+        more_urls=tuple(urls[1:]),
+        tls=hub.tls if hub is not None and urls else None,
     )

@@ -20,6 +20,7 @@ from bridge.proxy import Proxy
 from edge.appliance.first_boot.places import write_whole
 from edge.appliance.update.limits import FILE_BYTES_MAX
 from edge.appliance.update.record import Update, UpdateRecord
+from edge.broker.configuration import TlsFiles
 
 FOLDER: Final = "update"
 """Folder in the gateway's data directory."""
@@ -49,6 +50,15 @@ class WantedSystem(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the medium that are reserved for messages."""
     proxy: Proxy | None = None
     """Proxy for the hub, also used for the bundle."""
+    more_urls: tuple[str, ...] = ()
+    """Further URLs of the bundle, tried in turn: a hub may have several."""
+    tls: TlsFiles | None = None
+    """Files for TLS with the hub, for a bundle there; None for other servers, which do not see our certificate."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All URLs of the bundle."""
+        return (self.url, *self.more_urls)
 
 
 class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,16 @@ def test_token(data: Path) -> None:
     assert line_of(data, "token", "revoke", "t1") == ("token.revoke", "t1", "acme")
 
 
+def test_bundle(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "next.raucb").write_bytes(b"hsqs")
+    assert line_of(data, "hub", "bundle", "add", str(tmp_path / "next.raucb")) == (
+        "bundle.add",
+        str(tmp_path / "next.raucb"),
+        "",
+    )
+    assert line_of(data, "hub", "bundle", "remove", "next.raucb") == ("bundle.remove", "next.raucb", "")
+
+
 def test_roll_out(data: Path) -> None:
     going = RolloutRecord("r1", "acme", NOW_US, "ann", "", [], 5.0, False, 1.0, 9.0, 0, 0, RolloutState.RUNNING, "")
     with contextlib.closing(open_registry(sqlite_url(data / "registry.db")).database) as database:

@@ -53,7 +53,7 @@ def gateway() -> list[Route]:
 
 def hub() -> list[Route]:
     access = HttpAccess()
-    more = [*common(), *command_routes(ANY, access), *desired_routes(ANY, access), *enrolment_routes(ANY, ANY)]
+    more = [*common(), *command_routes(ANY, access), *desired_routes(ANY, access, ANY), *enrolment_routes(ANY, ANY)]
     given = {"dev": False, "now_us": lambda: 0, "clock": lambda: 0.0}
     parts = {
         "views": ANY,

@@ -676,3 +676,7 @@ def test_published_bundle_is_described_by_a_resource(tmp_path: Path) -> None:
     assert isinstance(read.spec, SystemSpec)
     assert read.spec.url == "https://files.example/waypost/waypost-2-arm64.raucb"
     assert (read.spec.version, read.spec.size, read.spec.sha256) == ("2", 6, hashlib.sha256(b"bundle").hexdigest())
+    told = bundle.make_resource(bundle.UpdateBundle(file, "2", "b" * 64), "hub:")
+    [read] = parse(KINDS, told, "test")
+    assert isinstance(read.spec, SystemSpec)
+    assert read.spec.url == "hub:waypost-2-arm64.raucb"

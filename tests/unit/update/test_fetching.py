@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,34 +16,14 @@ from edge.appliance.update.limits import RETRY_S, SYNC_BYTES, WRONG_DOWNLOADS_MA
 from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
 from tests.support.file_server import FileServer
 from tests.support.http_proxy import HttpProxy
+from tests.support.sleeping_clock import NOON, Clock
 
 CONTENT = random.Random(5).randbytes(SYNC_BYTES + 300_000)
-NOON = 12 * 3600.0
 HOUR = 3600.0
 
 
 class Stopped(Exception):
     """End of the download, raised by the test."""
-
-
-class Clock:
-    """Clock that only sleeping advances. `slept` is called after each sleep."""
-
-    def __init__(self, at: float = NOON) -> None:
-        self.at = at
-        self.naps: list[float] = []
-        self.slept: Callable[[], None] = lambda: None
-
-    def time(self) -> float:
-        return self.at
-
-    monotonic = time
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
-        self.naps.append(seconds)
-        assert len(self.naps) < 10_000
-        self.slept()
 
 
 @pytest.fixture

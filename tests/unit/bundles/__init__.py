@@ -1,0 +1,1 @@
+"""Update bundles that a hub serves."""
