@@ -6,48 +6,16 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.command import PROGRAM, run_waypost
+from tests.support.event_stream import EVENTS, read_messages, stream
 from tests.support.http_client import ask, document, status
 from tests.support.processes import Waypost, edge, hub, wait_until
 
 WITHIN_S = 60.0
-EVENTS = "/api/v1/events"
-
-
-@contextmanager
-def stream(server: Waypost, query: str = "", last: int | None = None) -> Iterator[HTTPResponse]:
-    connection = HTTPConnection("127.0.0.1", server.port("http"), timeout=WITHIN_S)
-    fields = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": str(last)})}
-    try:
-        connection.request("GET", EVENTS + query, headers=fields)
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        yield answer
-    finally:
-        connection.close()
-
-
-def read_messages(answer: HTTPResponse, until: str) -> list[tuple[int, str, Any]]:
-    """Read (id, type, document) up to the first message of a type."""
-    found: list[tuple[int, str, Any]] = []
-    fields: dict[str, str] = {}
-    while not found or found[-1][1] != until:
-        text = answer.readline().decode()
-        assert text, "the stream ended"
-        name, _, value = text.rstrip("\n").partition(":")
-        if text != "\n":
-            fields[name] = value.strip()
-        elif "event" in fields:
-            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-            fields = {}
-    return found
 
 
 def connect_once(folder: Path, server: Waypost, name: str) -> None:
@@ -60,7 +28,7 @@ def connect_once(folder: Path, server: Waypost, name: str) -> None:
 
 def test_stream_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
     with hub(tmp_path) as server:
-        with stream(server, "?type=gateway&after=0") as answer:
+        with stream(server.port("http"), "?type=gateway&after=0") as answer:
             connect_once(tmp_path, server, "hall")
             first = read_messages(answer, "gateway.disconnected")
         assert [(kind, each["gateway"]) for _, kind, each in first] == [
@@ -72,13 +40,13 @@ def test_stream_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
         server.stop()
         server.start()
         connect_once(tmp_path, server, "door")
-        with stream(server, "?type=gateway", last=number) as answer:
+        with stream(server.port("http"), "?type=gateway", last=number) as answer:
             again = read_messages(answer, "gateway.connected")
         assert [(kind, each["gateway"]) for _, kind, each in again] == [
             ("gateway.disconnected", "hall"),
             ("gateway.connected", "door"),
         ], "nothing is left out, and nothing comes again"
-        with stream(server, "?type=gateway", last=10**15) as answer:
+        with stream(server.port("http"), "?type=gateway", last=10**15) as answer:
             assert read_messages(answer, "gateway.connected")[0][1] == "gap"
         page = document(server, f"{EVENTS}?gateway=hall&limit=1&after=0")
         assert [each["type"] for each in page["events"]] == ["gateway.connected"]
