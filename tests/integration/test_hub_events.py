@@ -47,7 +47,7 @@ def test_stream_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
             ("gateway.connected", "door"),
         ], "nothing is left out, and nothing comes again"
         with stream(server.port("http"), "?type=gateway", last=10**15) as answer:
-            assert read_messages(answer, "gateway.connected")[0][1] == "gap"
+            assert [each[1] for each in read_messages(answer, "gap")] == ["gap"]
         page = document(server, f"{EVENTS}?gateway=hall&limit=1&after=0")
         assert [each["type"] for each in page["events"]] == ["gateway.connected"]
         assert (page["more"], page["missed_to"]) == (True, None)

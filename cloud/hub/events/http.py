@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
@@ -39,6 +40,8 @@ from edge.broker.http.access import AdmittedClient, HttpAccess, remote_host
 from edge.broker.http.live import KEEP_ALIVE_S, RETRY_MS, EventQueue, EventStream, event_bytes
 from edge.broker.http.queries import limit_of, number_of
 from edge.broker.http.refusal import RequestRefused
+
+log = logging.getLogger(__name__)
 
 STREAM: Final = "text/event-stream"
 LAST_EVENT: Final = "last-event-id"
@@ -109,8 +112,10 @@ class EventsApi:
                     del self._streams[user]
 
 
-def _end(queue: EventQueue, _pump: asyncio.Task[None]) -> None:
+def _end(queue: EventQueue, pump: asyncio.Task[None]) -> None:
     """End a stream with its pump: the client connects again."""
+    if not pump.cancelled() and (error := pump.exception()) is not None:
+        log.error("a stream of events ended with an internal error", exc_info=error)
     queue.end()
 
 

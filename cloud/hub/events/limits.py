@@ -43,6 +43,10 @@ EVENT_STALL_S: Final = 30.0
 PROBLEMS_INTERVAL_S: Final = 5.0
 """Interval of writing the problems of this hub and of its gateways that have changed."""
 
+PROBLEMS_REPEAT_S: Final = 60.0
+"""Interval of comparing the problems of this hub with those in the registry again: another hub ends those of a hub that
+was silent."""
+
 PROBLEMS_AT_ONCE_MAX: Final = 200
 """Gateways and hubs with problems that are written in one transaction."""
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from cloud.hub.events.limits import GATEWAY_PROBLEMS_MAX, PROBLEMS_AT_ONCE_MAX, PROBLEMS_INTERVAL_S
+from cloud.hub.events.limits import GATEWAY_PROBLEMS_MAX, PROBLEMS_AT_ONCE_MAX, PROBLEMS_INTERVAL_S, PROBLEMS_REPEAT_S
 from cloud.hub.groups import Key
 from cloud.hub.registry.problem_reader import ProblemReader
 from cloud.hub.registry.problems import ProblemSource, ReportedProblem, StoredProblems
@@ -108,9 +108,14 @@ class ProblemRecorder:
             self._waiting[source] = found
 
     async def _store_changes(self) -> None:
+        loop, compared_s = asyncio.get_running_loop(), float("-inf")
         while True:
             try:
-                self._take(ProblemSource("", "", self._hub), [_of_hub(each, self._now_us()) for each in self._own()])
+                own = ProblemSource("", "", self._hub)
+                if loop.time() - compared_s >= PROBLEMS_REPEAT_S:
+                    compared_s = loop.time()
+                    self._stored.pop(own, None)
+                self._take(own, [_of_hub(each, self._now_us()) for each in self._own()])
                 await self.store()
                 self._failed = False
             except RegistryError as error:

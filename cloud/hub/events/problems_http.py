@@ -98,6 +98,8 @@ def problem_routes(
     async def places(request: Request) -> Response:
         scope, query = await scope_of(access, request), request.query_params
         limit, wanted = limit_of(query), _filter_of(query, scope)._replace(code=request.path_params["name"])
+        if not wanted.code:
+            raise RequestRefused(404, "the path ends with the name of a problem")
         after = _place_of(query.get("after", ""))
         found, total = await problems.read(lambda reader: reader.places(wanted, after, limit + 1))
         following = _position_of(found[limit - 1]) if len(found) > limit else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 
 from cloud.hub.events.limits import EVENTS_CACHED_MAX
 from cloud.hub.registry.event_reader import EventFilter, EventPage, NumberedEvent
@@ -30,8 +31,9 @@ class EventTail:
         if not self.begin <= after <= self.reached:
             return None
         found: list[NumberedEvent] = []
-        for each in self._events:
-            if each.number > after and wanted.matches(each.event):
+        later = list(takewhile(lambda each: each.number > after, reversed(self._events)))
+        for each in reversed(later):
+            if wanted.matches(each.event):
                 found.append(each)
                 if len(found) == limit:
                     return EventPage(found, each.number, each.number < self.reached)

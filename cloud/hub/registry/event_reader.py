@@ -118,8 +118,8 @@ def _newest(tx: sa.Connection) -> int:
 def _page(tx: sa.Connection, after: int, wanted: EventFilter, limit: int) -> EventPage:
     newest = _newest(tx)
     missed = _missed(tx, after, newest, wanted.tenant)
-    if after > newest:
-        after = 0
+    if after > newest:  # a client that began again would react a second time to what it has seen
+        return EventPage([], newest, more=False, missed=missed)
     later = sa.select(events.c.number).where(events.c.number > after).order_by(events.c.number)
     until = tx.execute(later.offset(EVENTS_SEARCHED_MAX - 1).limit(1)).scalar() or newest
     query = sa.select(events.c.number, *_EVENT).where(

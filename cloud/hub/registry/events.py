@@ -82,15 +82,24 @@ def append_events(tx: sa.Connection, made: Iterable[FleetEvent]) -> None:
     rows = [each._asdict() for each in made]
     if not rows:
         return
-    if tx.dialect.name == "postgresql":
-        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(EVENTS_LOCK)))
+    _put_in_order(tx)
     tx.execute(events.insert(), rows)
     notify(tx, NoticeTopic.EVENTS)
+
+
+def _put_in_order(tx: sa.Connection) -> None:
+    """Let no other transaction append until the end of this one."""
+    if tx.dialect.name == "postgresql":
+        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(EVENTS_LOCK)))
 
 
 def skip_numbers(tx: sa.Connection) -> None:
     """Append an event far behind the last one, in a registry that was copied: the original may have given the numbers
     between to other events, and clients have seen those."""
-    newest = tx.execute(sa.select(sa.func.max(events.c.number))).scalar() or 0
+    _put_in_order(tx)
+    number = (tx.execute(sa.select(sa.func.max(events.c.number))).scalar() or 0) + EVENTS_JUMP
     event = make_event(utc_us(), EventType.REGISTRY_COPIED, "")
-    tx.execute(events.insert().values(number=newest + EVENTS_JUMP, **event._asdict()))
+    tx.execute(events.insert().values(number=number, **event._asdict()))
+    if tx.dialect.name == "postgresql":  # SQLite continues after the highest number
+        sequence = sa.func.pg_get_serial_sequence(events.name, events.c.number.name)
+        tx.execute(sa.select(sa.func.setval(sequence, number)))

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 
 from cloud.hub.registry.commit_states import FORGOTTEN, NUMBERED, PREPARED
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.events import skip_numbers
 from cloud.hub.registry.marks import Marks
 from cloud.hub.registry.schema import (
     OLDER_WRITER,
@@ -195,6 +196,7 @@ class LakeCheck:
             _add_to_ledger(tx, dropped)
             tx.execute(gateways.update().values(generation=gateways.c.generation + CONNECTIONS_AHEAD))
             _use_numbers(tx, fenced)
+            skip_numbers(tx)
 
         self._database.transaction(work)
 

@@ -72,8 +72,8 @@ class StoredProblems:
     def end_of_stopped_hubs(self, now_us: int) -> int:
         """End the problems of hubs that have stopped, or have been gone, for `STOPPED_HUB_US`; return their number."""
         silent = hubs.c.state.in_((HubState.STOPPED.value, HubState.GONE.value))
-        running = sa.select(hubs.c.id).where(~(silent & (hubs.c.seen_at < now_us - STOPPED_HUB_US)))
-        left = (problems.c.hub != "", problems.c.hub != self._hub, problems.c.hub.not_in(running))
+        stopped = sa.select(hubs.c.id).where(silent, hubs.c.seen_at < now_us - STOPPED_HUB_US)
+        left = (problems.c.hub != self._hub, problems.c.hub.in_(stopped))  # a hub that starts has no row yet
         return self._database.transaction(lambda tx: _end(tx, left, now_us, "its hub has stopped"))
 
 

@@ -47,6 +47,7 @@ def test_landed_marks_are_read_back(place: Place, lake: MemoryLake) -> None:
     """Gateways without an answer send again: no message lands twice, and new ones land."""
     registry, landing = open_lake(place, lake)
     assert registry.commits.is_older_copy
+    assert place.execute("SELECT count(*) FROM events WHERE type = 'registry.copied'") == [(1,)]
     sent = [batch(TEMPERATURE, 0, 24), batch(PUMP, 5, 24)]
     assert set(landing.land(sent, 1_000).held) == {0, 1}, "held until it is known"
     assert landing.land(sent, 1_000).held == {}

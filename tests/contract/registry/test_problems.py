@@ -75,6 +75,13 @@ def test_problems_of_a_stopped_hub_end(problems: StoredProblems, reader: EventRe
     assert [each[0] for each in told(reader)] == ["problem.raised", "problem.ended"]
 
 
+def test_hub_that_starts_keeps_its_problems(problems: StoredProblems, place: Place) -> None:
+    """Its first report comes before its row in `hubs`."""
+    with closing(StoredProblems(place.url, THERE)) as theirs:
+        theirs.report({ProblemSource("", "", THERE): [FULL]}, 10)
+    assert problems.end_of_stopped_hubs(10 + 2 * STOPPED_HUB_US) == 0
+
+
 def test_problems_end_with_a_forgotten_gateway(problems: StoredProblems, reader: EventReader, place: Place) -> None:
     problems.report({HALL: [FULL]}, 10)
     place.open(HERE).directory.presence({HALL[:2]: Presence("there", False, 3)})

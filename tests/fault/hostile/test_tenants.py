@@ -258,6 +258,7 @@ class TestHttp:
         assert names == ["store"], "and none of the hub"
         assert hub.ask("/api/v1/problems?severity=x", "app@beta")[0] == 400
         assert hub.ask(f"{path}?after=x", "app@beta")[0] == 400
+        assert hub.ask("/api/v1/problems/", "app@beta")[0] == 404
         assert hub.ask(path, "narrow@alpha")[0] == 403
 
     def test_gateway_of_another_tenant_is_not_found(self, hub: TenantHub) -> None:
