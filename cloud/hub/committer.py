@@ -402,7 +402,9 @@ class Committer:
             later = self._presence.setdefault(key, presence)
             if later is not presence:
                 later.connects += presence.connects
-        self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]
+        if group.states:
+            self._states_due = now + STATUS_EVERY_S
+            self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]
         self._seen, self._observed = {**group.seen, **self._seen}, {**group.observed, **self._observed}
 
     def _requeue_untried(self, untried: Sequence[QueueEntry], now: float) -> None:

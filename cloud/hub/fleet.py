@@ -21,6 +21,7 @@ from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.takeovers import Takeovers
 from cloud.hub.tenants import Tenants
+from cloud.lake.lake import TableRefusal
 from cloud.lake.rows import ReceivedBatch
 
 
@@ -157,6 +158,8 @@ class FleetState:
     rate: Rate = field(default_factory=Rate)
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
     versions: Mapping[str, int] = field(default_factory=dict)
+    refusals: Mapping[str, TableRefusal] = field(default_factory=dict)
+    """Tables of the lake that accept no rows now."""
     connected: int = 0
     """Gateways connected to any hub."""
     connected_here: int = 0
@@ -309,7 +312,7 @@ class FleetState:
     def landed(self, group: LandingGroup, report: GroupReport, now_s: float) -> None:
         """Count the results of a landed group."""
         totals, landed = self.totals, report.landed
-        self.versions = report.versions
+        self.versions, self.refusals = report.versions, report.refusals
         totals.ledger_ranges += report.ledger_ranges
         totals.states += report.states
         totals.quarantined += report.quarantined

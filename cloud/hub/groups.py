@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bridge.lane import BatchLane
+from cloud.lake.lake import TableRefusal
 from cloud.lake.landing import LandingResult, LedgerRange, UnreadableContent
 from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES, STATEMENT_BYTES
 from cloud.lake.rows import ReceivedBatch
@@ -194,3 +195,5 @@ class GroupReport:
     fault: str | None = None
     """Reason why part of the group failed."""
     versions: Mapping[str, int] = field(default_factory=dict)
+    refusals: Mapping[str, TableRefusal] = field(default_factory=dict)
+    """Tables that accept no rows now."""

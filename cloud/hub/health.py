@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cloud.hub.committer import Committer
+from cloud.hub.committer import Committer, Fault
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
 from cloud.hub.desired.service import DesiredConfigurations
@@ -110,7 +110,15 @@ class HubHealth:
         self._checked_at = float("-inf")
         self._health = HealthChecks(
             (
-                *(self.landing, self.held, self.shared_identities, self.refused, self.applications, self.alerts),
+                *(
+                    self.landing,
+                    self.held,
+                    self.tables,
+                    self.shared_identities,
+                    self.refused,
+                    self.applications,
+                    self.alerts,
+                ),
                 *(self.audit, self.tap, self.messaging, self.certificate, self.configurations),
                 *(self.registry, self.quotas, self.lag.problems, log_problems, self.machine),
             )
@@ -133,7 +141,7 @@ class HubHealth:
     def landing(self) -> Iterator[FoundProblem]:
         """Report that nothing lands (disk full, lake or registry not writable), or that something waits too long."""
         fault = self._committer.fault
-        if fault is not None:
+        if fault is not None and not self._is_refusal(fault):
             yield FoundProblem(
                 "landing",
                 f"{'it fails' if self._committer.failing else 'it does not progress'}: {fault.reason}",
@@ -141,7 +149,8 @@ class HubHealth:
             )
 
     def held(self) -> Iterator[FoundProblem]:
-        for session, fault in self._committer.held[:HELD_SHOWN_MAX]:
+        own = [(session, fault) for session, fault in self._committer.held if not self._is_refusal(fault)]
+        for session, fault in own[:HELD_SHOWN_MAX]:
             what = f"its data cannot land and is retried: {fault.reason}"
             of_tenant = "" if session.tenant == DEFAULT_TENANT else f" of tenant {session.tenant}"
             yield FoundProblem(
@@ -149,6 +158,16 @@ class HubHealth:
                 what,
                 "check the hub's log; the data is not acknowledged until then",
             )
+
+    def tables(self) -> Iterator[FoundProblem]:
+        """Report tables of the lake that another program has changed, so that they accept nothing."""
+        for table, refusal in sorted(self._fleet.refusals.items()):
+            what = f"it {refusal.why}; what belongs there waits unacknowledged, and other tables go on"
+            yield FoundProblem(f"table {table}", what, refusal.next_step)
+
+    def _is_refusal(self, fault: Fault) -> bool:
+        """Return whether a table says itself why it accepts nothing."""
+        return any(refusal.why in fault.reason for refusal in self._fleet.refusals.values())
 
     def shared_identities(self) -> Iterator[FoundProblem]:
         """Report identities that two machines use."""

@@ -24,9 +24,10 @@ from cloud.hub.groups import (
     QueueEntry,
 )
 from cloud.hub.limits import FOLD_EVERY_S, FOLD_RANGES_MAX
+from cloud.hub.registry.commit_states import TELEMETRY
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
-from cloud.lake.faults import CannotLand, ContentError, LakeError, RegistryError
+from cloud.lake.faults import CannotLand, ContentError, LakeError, RegistryError, TableMismatch
 from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, UnreadableContent
 from cloud.lake.limits import LANDING_S_MAX
@@ -68,7 +69,7 @@ class Lander:
             self._land_batches(group, report, now_us)
             self._compare(group, report)
             self._land_rest(group, report, now_us)
-        report.versions = dict(self._landing.versions)
+        report.versions, report.refusals = dict(self._landing.versions), self._landing.refusals
         return report
 
     def tidy(self) -> int:
@@ -99,7 +100,7 @@ class Lander:
         except Exception as error:
             if not isinstance(error, HUB_FAULTS):
                 log.exception("landing failed with an internal error")
-            self._hold(entries, _words(error), report)
+            self._hold(entries, error, report)
 
     def _in_parts(
         self,
@@ -112,7 +113,7 @@ class Lander:
         try:
             land(waiting)
         except HUB_FAULTS as error:
-            self._hold([entry for entry, _ in waiting], _words(error), report)
+            self._hold([entry for entry, _ in waiting], error, report)
         except Exception as error:
             half = len(waiting) // 2
             if half:
@@ -120,11 +121,15 @@ class Lander:
                 self._in_parts(waiting[half:], land, report)
                 return
             log.exception("landing failed with an internal error")
-            self._hold([entry for entry, _ in waiting], _words(error), report)
+            self._hold([entry for entry, _ in waiting], error, report)
 
     @staticmethod
-    def _hold(entries: Sequence[QueueEntry], why: str, report: GroupReport) -> None:
-        report.fault = why
+    def _hold(entries: Sequence[QueueEntry], error: Exception, report: GroupReport) -> None:
+        """Hold these entries. A table other than `telemetry` that accepts no rows delays only them: it does not fail the
+        group, because the next messages must not wait for its retry."""
+        why = _words(error)
+        if not isinstance(error, TableMismatch) or error.table == TELEMETRY:
+            report.fault = why
         for entry in entries:
             if entry.verdict is None:
                 entry.words = why
@@ -185,7 +190,7 @@ class Lander:
             landed = self._landing.land(batches, now_us, clock=self._clock, seconds=LANDING_S_MAX)
         except HUB_FAULTS as error:
             if len(batches) == 1 or not any(entry.attempts for entry in entries):
-                self._hold(entries, _words(error), report)
+                self._hold(entries, error, report)
                 return
             found = isolate(batches, lambda part: self._landing.land(part, now_us))
         except Exception as error:
@@ -201,7 +206,7 @@ class Lander:
             entry.untried = True
         for index, (entry, batch) in enumerate(waiting[:tried]):
             if index in found.held:
-                self._hold([entry], found.held[index], report)
+                self._hold([entry], CannotLand(found.held[index]), report)
             elif index in found.failed:
                 self._quarantine_or_hold(entry, batch, found.failed[index], report, now_us)
             else:
@@ -212,7 +217,7 @@ class Lander:
     ) -> None:
         """Quarantine a failing batch if its content cannot become rows; hold it otherwise."""
         if not isinstance(error, ContentError):
-            self._hold([entry], _words(error), report)
+            self._hold([entry], error, report)
             return
         with self._attempt([entry], report):
             self._landing.quarantine_batch(batch, str(error), now_us)

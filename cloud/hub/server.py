@@ -156,7 +156,10 @@ class HubServer:
         """Needs the running loop. `executor`: the thread that opened the data directory."""
         self._configuration, self._registry, self._executor = configuration, opened.registry, executor
         self._id = writer_id(configuration.data)
-        self._fleet = FleetState(versions=opened.landing.versions, quotas=configuration.tenants, hub=self._id)
+        landing = opened.landing
+        self._fleet = FleetState(
+            versions=landing.versions, refusals=landing.refusals, quotas=configuration.tenants, hub=self._id
+        )
         self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
-from cloud.lake.lake import TransactionId
+from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.sequences import SequenceRange
 from cloud.lake.tables import LakeTable, lake_errors
 from cloud.place.place import LakeLocation, place_of
@@ -43,6 +43,14 @@ class DeltaLake:
     @property
     def versions(self) -> dict[str, int]:
         return {name: table.version for name, table in self._tables.items()}
+
+    @property
+    def refusals(self) -> dict[str, TableRefusal]:
+        found = {name: table.refusal for name, table in self._tables.items()}
+        return {name: refusal for name, refusal in found.items() if refusal is not None}
+
+    def require_writable(self, table: str) -> None:
+        self._tables[table].require_writable()
 
     def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         return self._tables[table].append(rows, transaction)

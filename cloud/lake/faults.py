@@ -3,6 +3,7 @@
     LandingError
     ├── CannotLand      the hub cannot land it now: the content is held and retried
     │   ├── LakeError       the tables cannot be written or read
+    │   │   └── TableMismatch   one table demands what this program cannot write; other tables are not affected
     │   ├── RegistryError   the registry cannot be used
     │   ├── CommitSettled   another hub has confirmed or forgotten the commit
     │   └── StreamInDoubt   the landed sequences of one stream are unknown; other streams are not affected
@@ -31,7 +32,13 @@ class LakeError(CannotLand):
 
 
 class TableMismatch(LakeError):
-    """A table has other columns than the contract."""
+    """A table has other columns than the contract, or a feature that this program cannot write."""
+
+    def __init__(self, table: str, why: str, next_step: str) -> None:
+        super().__init__(f"table {table} {why}: {next_step}")
+        self.table = table
+        self.why = why
+        self.next_step = next_step
 
 
 class RegistryError(CannotLand):

@@ -20,6 +20,17 @@ class TransactionId(NamedTuple):
     commit: int
 
 
+class TableRefusal(NamedTuple):
+    """Reason why this program cannot append to a table."""
+
+    why: str
+    next_step: str
+    fences: bool
+    """False if not even an entry without rows may be written."""
+    columns: bool = False
+    """True if the columns are others, so it may be another table."""
+
+
 class LandingLake(Protocol):
     """Lake for one thread. Every method raises `cloud.lake.faults.LakeError`."""
 
@@ -31,6 +42,15 @@ class LandingLake(Protocol):
     @property
     def versions(self) -> Mapping[str, int]:
         """Newest version of each table."""
+        ...
+
+    @property
+    def refusals(self) -> Mapping[str, TableRefusal]:
+        """Tables that accept no rows of this program, as they were last read."""
+        ...
+
+    def require_writable(self, table: str) -> None:
+        """Check that rows can be appended to a table. Raises `cloud.lake.faults.TableMismatch`."""
         ...
 
     def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:

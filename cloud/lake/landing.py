@@ -35,8 +35,8 @@ import pyarrow as pa
 from bridge.batch import encode
 from bridge.hidden import hides
 from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
-from cloud.lake.faults import CommitSettled, LakeError, StreamDamaged, StreamInDoubt
-from cloud.lake.lake import LandingLake, TransactionId
+from cloud.lake.faults import CommitSettled, LakeError, StreamDamaged, StreamInDoubt, TableMismatch
+from cloud.lake.lake import LandingLake, TableRefusal, TransactionId
 from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
 from cloud.lake.rebuild import Rebuild
 from cloud.lake.rows import BatchSlice, ReceivedBatch, join_tables, record_rows, slices_of, telemetry_rows
@@ -205,19 +205,26 @@ class Landing:
     """Only committer of its writer's commits. For one thread."""
 
     def __init__(self, lake: LandingLake, commits: CommitLog, *, failpoint: Failpoint = no_failpoint) -> None:
-        """Settle commits that a crash left open. Raises `CannotLand`."""
+        """Settle commits that a crash left open. Raises `CannotLand`, except for a table that accepts nothing now: its
+        commits are settled before its next landing."""
         self._lake = lake
         self._commits = commits
         self._failpoint = failpoint
         self._unsettled: set[str] = set()
         """Tables with a commit of unknown outcome."""
         self._rebuilds: dict[tuple[str, str], Rebuild] = {}
-        self.resolve()
+        with contextlib.suppress(TableMismatch):
+            self.resolve()
 
     @property
     def versions(self) -> Mapping[str, int]:
         """Version of each table after the last commit."""
         return self._lake.versions
+
+    @property
+    def refusals(self) -> Mapping[str, TableRefusal]:
+        """Tables that accept no rows, as they were last read."""
+        return self._lake.refusals
 
     def resolve(self) -> None:
         """Confirm or forget every prepared commit. May be called again.
@@ -232,7 +239,8 @@ class Landing:
             except CommitSettled:
                 continue
             except LakeError as error:
-                fault = error
+                if fault is None or isinstance(fault, TableMismatch):
+                    fault = error
                 unsettled.add(prepared.table)
         self._unsettled = unsettled
         if fault is not None:
@@ -388,7 +396,11 @@ class Landing:
         ranges: Sequence[SequenceRange],
         reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
     ) -> None:
-        """Run the steps described in the module. After an error the outcome is looked up before the next landing."""
+        """Run the steps described in the module. After an error the outcome is looked up before the next landing.
+
+        A table that accepts no rows is found first: else each attempt would leave a fence in it.
+        """
+        self._lake.require_writable(name)
         self._unsettled.add(name)
         prepared = self._commits.prepare(name, ranges, rows.num_rows, reached)
         self._failpoint("prepared")

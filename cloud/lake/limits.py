@@ -109,9 +109,12 @@ PASSED_ENTRIES_MAX = 20
 APPEND_ATTEMPTS_MAX = 100
 """Versions that an append may find taken, before it fails and is tried again: 50 hubs take as many in two landings."""
 
-WRITER_VERSION_MAX = 2
-"""Highest writer version of the Delta protocol that a plain append meets. Higher ones demand more of a writer, such as
-checking constraints or mapping columns."""
+WRITER_VERSION_FEATURES = 7
+"""Writer version of the Delta protocol from which a table lists its features; lower ones imply them."""
+
+REFUSED_CHECK_S = 60.0
+"""Time after which a table that demands too much of a writer is read again while nothing is to be written to it: then
+the problem ends."""
 
 COMMITS_KEPT = 1_000
 """Confirmed commits kept in the registry for inspection; correctness needs only the last id."""

@@ -14,12 +14,12 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.commits import Failpoint, no_failpoint
@@ -27,7 +27,7 @@ from cloud.lake.compaction import SmallFile, log_entry, row_groups, select_files
 from cloud.lake.contract import ContractTable, contract
 from cloud.lake.entries import FENCED, EntryNews, append_entry, fence_entry, read_entry
 from cloud.lake.faults import LakeError, TableMismatch
-from cloud.lake.lake import TransactionId
+from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.limits import (
     APPEND_ATTEMPTS_MAX,
     CHECKPOINT_EVERY,
@@ -37,8 +37,9 @@ from cloud.lake.limits import (
     FENCED_WITHIN,
     LOG_KEPT_DAYS,
     PASSED_ENTRIES_MAX,
-    WRITER_VERSION_MAX,
+    REFUSED_CHECK_S,
 )
+from cloud.lake.table_demands import DELETION_VECTORS, delta_fields, features_of, refusal_of
 from cloud.lake.transactions import TransactionLog
 from cloud.place.data_file import write_data_file
 from cloud.place.faults import explain_error
@@ -81,6 +82,8 @@ class LakeTable:
         """Files appended since the last search for small ones; starts with a search, for files of an earlier run."""
         self._unreadable: set[str] = set()
         """Unreadable files, left in place so that an operator can restore them."""
+        self._refusal = refusal_of(delta, self._columns)
+        self._refused_check_s = time.monotonic()
 
     @classmethod
     def open(
@@ -89,7 +92,8 @@ class LakeTable:
         """Open a table; create a missing one.
 
         `durable_version`: newest version known to be on disk. A torn log entry after it is removed: its commit was
-        never acknowledged. Raises `LakeError`, `TableMismatch`.
+        never acknowledged. A table with a feature that this program cannot write is opened, and refuses rows: other
+        tables are not affected. Raises `LakeError`, and `TableMismatch` for other columns.
         """
         place = place_of(lake).at(name)
         spec = contract().tables[name]
@@ -101,13 +105,12 @@ class LakeTable:
                 delta = place.delta()
             except TableNotFoundError:
                 delta = _create(place, spec)
-            _add_columns(place, delta, spec.arrow_schema)
-        found = [(field.name, str(field.type)) for field in delta.schema().fields]
-        wanted = [(field.name, str(field.type)) for field in _delta_fields(spec.arrow_schema)]
-        if found != wanted:
-            raise TableMismatch(f"table {name} in {lake} has other columns than this program writes: {found}")
-        _require_columns(delta, name, place)
-        return cls(name, place, delta, failpoint)
+            if _lacks_columns(refusal_of(delta, spec.arrow_schema)):
+                _add_columns(place, delta, spec.arrow_schema)
+        table = cls(name, place, delta, failpoint)
+        if _lacks_columns(table.refusal):
+            table.require_writable()
+        return table
 
     @property
     def identity(self) -> str:
@@ -119,10 +122,39 @@ class LakeTable:
         """Version of the table that this writer has seen."""
         return self._version
 
+    @property
+    def refusal(self) -> TableRefusal | None:
+        """Why this program cannot append to the table as it was last read; None if it can."""
+        return self._refusal
+
+    @property
+    def _columns(self) -> pa.Schema:
+        return contract().tables[self.name].arrow_schema
+
+    def require_writable(self) -> None:
+        """Check that rows can be appended. A table that refused them is read again. Raises `LakeError`,
+        `TableMismatch`.
+
+        An entry that changes the table is always read before the next version is written: its writer opens the table
+        again.
+        """
+        if self._refusal is None:
+            return
+        with lake_errors(f"table {self.name} cannot be read"):
+            self._open_again()
+            if _lacks_columns(self._refusal):
+                _add_columns(self._place, self._delta, self._columns)
+                self._use(self._delta)
+        self._require_accepted()
+
+    def _require_accepted(self) -> None:
+        if self._refusal is not None:
+            raise TableMismatch(self.name, f"in {self._place} {self._refusal.why}", self._refusal.next_step)
+
     def committed(self, application: str) -> int | None:
         """Return the last commit id of an application in the table, read from disk; None without one."""
         with lake_errors(f"table {self.name} cannot be read"):
-            self._use(self._place.delta())
+            self._open_again()
             found = self._delta.transaction_version(application)
             _sync_log(self._place, self.version)
         return None if found is None else int(found)
@@ -130,7 +162,7 @@ class LakeTable:
     def transactions(self) -> dict[str, int]:
         """Return the last commit id of each application in the table, of a commit or of a fence, read from disk."""
         with lake_errors(f"table {self.name} cannot be read"):
-            self._use(self._place.delta())
+            self._open_again()
             found = self._transactions.read(self.version)
             _sync_log(self._place, self.version)
         last: dict[str, int] = {}
@@ -165,7 +197,7 @@ class LakeTable:
         """Fence applications up to these commits. Raises `LakeError`."""
         for _ in range(FENCED_WITHIN):
             with lake_errors(f"table {self.name} cannot be written"):
-                self._use(self._place.delta())
+                self._open_again()
                 wanted = [TransactionId(*each) for each in commits.items()]
                 left = [each for each in wanted if not self._is_fenced(each)]  # it may read the log again
                 last = {each: self._delta.transaction_version(each.application) or 0 for each in left}
@@ -190,8 +222,8 @@ class LakeTable:
         The version carries the transaction. Raises `LakeError`; then the rows may or may not be in the table: ask
         `committed`.
         """
+        self.require_writable()
         with lake_errors(f"table {self.name} cannot be written"):
-            self._require_columns()
             partitions = contract().tables[self.name].partition_by
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
             action = write_data_file(self._place, [rows.drop_columns(list(partitions))], values)
@@ -263,16 +295,19 @@ class LakeTable:
 
     def _reopen(self) -> None:
         """Read the log again. Raises what delta-rs raises, and `TableMismatch`."""
-        self._use(self._place.delta())
-        self._require_columns()
+        self._open_again()
+        self._require_accepted()
 
-    def _require_columns(self) -> None:
-        """Check that rows of this program fit the table as it was last read. Raises `TableMismatch`.
-
-        An entry that changes the table is always read before the next version is written: its writer opens the table
-        again.
-        """
-        _require_columns(self._delta, self.name, self._place)
+    def _open_again(self) -> None:
+        """Open the table again. Raises what delta-rs raises, and `TableMismatch` if it cannot read it any more."""
+        try:
+            self._use(self._place.delta())
+        except DeltaError as error:
+            if _UNREADABLE not in str(error):
+                raise
+            why = f"cannot be read: {explain_error(str(error))}"
+            self._refusal = TableRefusal(why, "take the feature back, or update the hubs", fences=False)
+            self._require_accepted()
 
     def _use(self, delta: DeltaTable) -> None:
         """Continue with an opened table."""
@@ -281,6 +316,7 @@ class LakeTable:
             self._passed.clear()
             self._fences.clear()
         self._delta, self._version = delta, version
+        self._refusal = refusal_of(delta, self._columns)
 
     def _refresh(self) -> None:
         """Read the entries since the table was opened, or the table if entries were deleted since."""
@@ -309,6 +345,9 @@ class LakeTable:
         Rows do not change. The former files stay for readers of older versions, until a vacuum. Raises `LakeError`;
         then the table is unchanged.
         """
+        if self._refusal is not None:
+            self._check_refusal()
+            return 0
         if self._checkpoint_due:
             self._checkpoint()
         if self._appended < COMPACTED_FILES_MIN:
@@ -317,8 +356,9 @@ class LakeTable:
         spec = contract().tables[self.name]
         with lake_errors(f"files of table {self.name} cannot be compacted"):
             self._refresh()
-            self._require_columns()
-            small = small_files(self._delta, spec.partition_by, without=self._unreadable)
+            if self.refusal is not None:  # by what was just read
+                return 0
+            small = small_files(self._delta, spec.partition_by, without=self._unreadable | self._with_deleted_rows())
             files = select_files(small)
             if not files:
                 return 0
@@ -332,12 +372,30 @@ class LakeTable:
             self._appended = COMPACTED_FILES_MIN  # continue at the next call
         return len(files)
 
+    def _check_refusal(self) -> None:
+        """Read a table that refuses rows again, from time to time."""
+        if time.monotonic() - self._refused_check_s >= REFUSED_CHECK_S:
+            self._refused_check_s = time.monotonic()
+            with contextlib.suppress(TableMismatch):
+                self.require_writable()
+
+    def _with_deleted_rows(self) -> set[str]:
+        """Return the paths of files of which another engine has deleted some rows."""
+        if DELETION_VECTORS not in features_of(self._delta):
+            return set()
+        names = {uri.rpartition("/")[2] for uri in pa.table(self._delta.deletion_vectors())["filepath"].to_pylist()}
+        paths = pa.table(self._delta.get_add_actions())["path"].to_pylist()
+        return {path for path in paths if path.rpartition("/")[2] in names}
+
     def _put_entry(self, content: bytes) -> bool:
         """Write the log entry of the next version, durable on return; return False if another program has taken that
         version.
 
-        A store that has written and then failed refuses the retry, so the content is compared.
+        A store that has written and then failed refuses the retry, so the content is compared. Raises `TableMismatch`
+        if the table as it was last read allows no entry of this program.
         """
+        if self._refusal is not None and not self._refusal.fences:
+            self._require_accepted()
         name = f"{LOG}/{self.version + 1:020}.json"
         if not self._place.put_new(name, content) and self._place.read(name) != content:
             return False
@@ -371,6 +429,15 @@ class LakeTable:
             raise
 
 
+_UNREADABLE: Final = "Unsupported"
+"""Part of the error of delta-rs for a table with a feature that it cannot read."""
+
+
+def _lacks_columns(refusal: TableRefusal | None) -> bool:
+    """Return whether columns differ, which may be added, or belong to another table."""
+    return refusal is not None and refusal.columns
+
+
 def _is_in(transaction: TransactionId, found: int | None) -> bool:
     return found is not None and found >= transaction.commit
 
@@ -383,20 +450,6 @@ def _read_entry(content: bytes | None, name: str) -> EntryNews | None:
         return read_entry(content)
     except (ValueError, KeyError, TypeError) as error:
         raise OSError(f"the log entry {name} is damaged: {error}") from error
-
-
-def _require_columns(delta: DeltaTable, name: str, place: LakePlace) -> None:
-    """Check that rows of this program fit the table. Newer programs may have added columns. Raises `TableMismatch`."""
-    found = [(field.name, str(field.type)) for field in delta.schema().fields]
-    wanted = [(field.name, str(field.type)) for field in _delta_fields(contract().tables[name].arrow_schema)]
-    if found[: len(wanted)] != wanted:
-        raise TableMismatch(f"table {name} in {place} has other columns than this program writes: {found}")
-    writer = delta.protocol().min_writer_version
-    if writer > WRITER_VERSION_MAX:
-        raise TableMismatch(
-            f"table {name} in {place} demands writer version {writer} of Delta, and hubs write version "
-            f"{WRITER_VERSION_MAX}: take back the property that another program has set"
-        )
 
 
 def _create(place: LakePlace, spec: ContractTable) -> DeltaTable:
@@ -421,17 +474,13 @@ def _create(place: LakePlace, spec: ContractTable) -> DeltaTable:
 
 def _add_columns(place: LakePlace, delta: DeltaTable, wanted: pa.Schema) -> None:
     """Add missing columns of newer versions at the end of a table, null in existing rows."""
-    found, fields = [field.name for field in delta.schema().fields], _delta_fields(wanted)
+    found, fields = [field.name for field in delta.schema().fields], delta_fields(wanted)
     added = fields[len(found) :]
     if added and found == [field.name for field in fields[: len(found)]] and all(field.nullable for field in added):
         delta.alter.add_columns(added)
         delta.update_incremental()
         _sync_log(place, int(delta.version()))
         log.info("added %d columns to table %s", len(added), place.name)
-
-
-def _delta_fields(schema: pa.Schema) -> list[Any]:
-    return list(Schema.from_arrow(schema).fields)
 
 
 def _sync_log(place: LakePlace, version: int) -> None:

@@ -15,7 +15,7 @@ from cloud.lake import landing
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError
-from cloud.lake.lake import TransactionId
+from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.rows import BatchSlice
 from cloud.lake.sequences import SequenceRange
 from tests.simulation.history import History
@@ -75,6 +75,13 @@ class SimulatedLake:
     @property
     def versions(self) -> Mapping[str, int]:
         return {name: len(versions) - 1 for name, versions in self._tables.items()}
+
+    @property
+    def refusals(self) -> Mapping[str, TableRefusal]:
+        return {}
+
+    def require_writable(self, table: str) -> None:
+        pass
 
     def compact(self) -> int:
         return 0

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from cloud.lake.contract import contract
 from cloud.lake.delta import gateways_of, ranges_of
-from cloud.lake.lake import TransactionId
+from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.sequences import SequenceRange
 
 
@@ -25,6 +25,13 @@ class MemoryLake:
     @property
     def versions(self) -> Mapping[str, int]:
         return {table: len(parts) for table, parts in self.appended.items()}
+
+    @property
+    def refusals(self) -> Mapping[str, TableRefusal]:
+        return {}
+
+    def require_writable(self, table: str) -> None:
+        pass
 
     def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         self.appended[table].append(rows)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cloud.lake.contract import contract
 from cloud.lake.delta import gateways_of, ranges_of
 from cloud.lake.faults import LakeError
-from cloud.lake.lake import TransactionId
+from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.sequences import SequenceRange
 
 
@@ -74,6 +74,13 @@ class ReplicaLake:
     @property
     def versions(self) -> Mapping[str, int]:
         return {name: len(log) - 1 for name, log in self._tables.logs.items()}
+
+    @property
+    def refusals(self) -> Mapping[str, TableRefusal]:
+        return {}
+
+    def require_writable(self, table: str) -> None:
+        pass
 
     def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         while True:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from deltalake import DeltaTable
 
 from bridge.batch import decode, encode
 from bridge.lane import BatchLane
@@ -31,6 +33,7 @@ from cloud.hub.groups import (
     LandingGroup,
     LandingOutcome,
     LedgerDocument,
+    Manifest,
     Presence,
 )
 from cloud.hub.lander import Lander
@@ -850,3 +853,71 @@ def test_landing_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [name for name, _ in bench.answers] == [str(number) for number in range(10)]
     assert max(report.landed.rows for report in bench.reports) <= 10
     assert bench.rows == 30
+
+
+class TestRefusedTables:
+    """Tables that another engine has changed so that hubs cannot write them."""
+
+    @staticmethod
+    def refuse(bench: Bench, table: str) -> None:
+        DeltaTable(bench.directory / "lake" / table).alter.add_constraint({"early": "ingested_at > '1970-01-01'"})
+
+    @staticmethod
+    def accept(bench: Bench, table: str) -> None:
+        DeltaTable(bench.directory / "lake" / table).alter.drop_constraint("early")
+
+    @pytest.mark.parametrize("table", ["manifests", "gateway_status", "ledger"])
+    def test_other_tables_go_on_without_a_pause(self, tmp_path: Path, table: str) -> None:
+        async def scenario(bench: Bench) -> None:
+            self.refuse(bench, table)
+            session = bench.session()
+            match table:
+                case "manifests":
+                    row = dict.fromkeys(("tenant", "gateway", "epoch", "address", "digest", "public_key"), "x")
+                    row |= dict.fromkeys(("first_sequence", "last_sequence", "count", "hour", "closing"), 1)
+                    bench.put(session, "refused", Manifest([row]))
+                case "ledger":
+                    bench.put(
+                        session, "refused", LedgerDocument([LedgerRange("default", "gw1", "e", "a", 3, 4, 1, "x", 1)])
+                    )
+                case "gateway_status":
+                    bench.committer.put_state(presence_row(session, "connected", 1))
+            await until(lambda: any(report.refusals for report in bench.reports))
+            assert not bench.committer.failing
+            bench.send(session, "batch")
+            await bench.answered(1)
+            assert bench.answers == [("batch", LandingOutcome.LANDED)]
+            assert list(bench.reports[-1].refusals) == [table]
+            self.accept(bench, table)
+            await until(lambda: not bench.reports[-1].refusals)
+            assert bench.answers[1:] == ([] if table == "gateway_status" else [("refused", LandingOutcome.LANDED)])
+
+        with patch("cloud.hub.committer.STATUS_EVERY_S", 0.05):
+            run(tmp_path, scenario)
+        assert len(rows(tmp_path / "lake", table)) == 1
+
+    def test_batches_wait_while_telemetry_is_refused(self, tmp_path: Path) -> None:
+        """Also over a restart of the hub; no attempt leaves an entry or a file."""
+
+        async def refused(bench: Bench) -> None:
+            self.refuse(bench, "telemetry")
+            version = bench.landing.versions["telemetry"] + 1
+            bench.send(bench.session(), "batch")
+            await until(lambda: len(bench.reports) > 3)
+            assert bench.answers == []
+            assert bench.committer.failing
+            assert DeltaTable(tmp_path / "lake" / "telemetry").version() <= version + 1, "one fence at most"
+            assert "checkConstraints" in bench.reports[-1].refusals["telemetry"].why
+
+        async def again(bench: Bench) -> None:
+            assert set(bench.landing.refusals) == {"telemetry"}, "the hub starts"
+            bench.send(bench.session(), "batch")
+            await until(lambda: bool(bench.reports))
+            self.accept(bench, "telemetry")
+            await bench.answered(1)
+            assert bench.answers == [("batch", LandingOutcome.LANDED)]
+
+        run(tmp_path, refused)
+        run(tmp_path, again)
+        run_landed = rows(tmp_path / "lake", "telemetry")
+        assert sorted(row["sequence"] for row in run_landed) == [0, 1, 2]

@@ -17,6 +17,7 @@ from cloud.hub.groups import GatewaySession
 from cloud.hub.health import HubHealth
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.takeovers import RemoteProgram, Takeovers
+from cloud.lake.lake import TableRefusal
 from edge.health.problems import HealthProblem, Severity
 
 
@@ -37,7 +38,8 @@ class Hub:
         copies: Any = SimpleNamespace(all_figures=lambda: {"acme": CopyFigures(1, self.missed)})
         spaces: Any = self.spaces
         self.takeovers = Takeovers(lambda: 0.0)
-        fleet: Any = SimpleNamespace(totals=self.totals, takeovers=self.takeovers)
+        self.refusals: dict[str, TableRefusal] = {}
+        fleet: Any = SimpleNamespace(totals=self.totals, takeovers=self.takeovers, refusals=self.refusals)
         connections: Any = SimpleNamespace(listener=self.listener, admission=SimpleNamespace(figures=self.shed))
         certificates: Any = lambda: SimpleNamespace(trouble=self.trouble)  # noqa: E731
         committer: Any = self.committer
@@ -71,6 +73,14 @@ def stands(hub: Hub) -> None:
     hub.committer.fault = Fault(0.0, "the current landing does not finish")
 
 
+def refuses(hub: Hub) -> None:
+    refusal = TableRefusal("has the Delta feature checkConstraints", "drop the constraint", fences=True)
+    hub.refusals["telemetry"] = refusal
+    fault = Fault(0.0, f"table telemetry in /lake {refusal.why}: {refusal.next_step}")
+    hub.committer.fault, hub.committer.failing = fault, True
+    hub.committer.held.append((GatewaySession("default", "gw1", "-"), fault))
+
+
 def holds(hub: Hub) -> None:
     hub.committer.held.append((GatewaySession("default", "gw1", "-"), Fault(0.0, "its stream is damaged")))
 
@@ -80,6 +90,7 @@ def holds(hub: Hub) -> None:
     [
         (fails, "landing", "it fails: no space left", Severity.ERROR),
         (stands, "landing", "it does not progress: the current landing", Severity.ERROR),
+        (refuses, "table telemetry", "has the Delta feature checkConstraints", Severity.ERROR),
         (holds, "gateway gw1", "cannot land and is retried: its stream is damaged", Severity.ERROR),
         (lambda hub: setattr(hub.totals, "rejected", 1), "intake", "rejected within the last minute", Severity.WARNING),
         (lambda hub: setattr(hub.totals, "quarantined", 1), "quarantine", "moved to quarantine", Severity.WARNING),
