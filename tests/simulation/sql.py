@@ -70,7 +70,8 @@ class SqlDatabase:
 
     def __init__(self, database: Database, content: bytes) -> None:
         """Create a database that fails as `database` does."""
-        self.rolled_back: list[Callable[[], None]] = []
+        self.in_doubt: list[Callable[[], None]] = []
+        self.connections = 1
         self.fuse: Callable[[], bool] = lambda: False
         """Called before each statement and after each commit: True kills the caller."""
         self.changed: Callable[[], None] = lambda: None

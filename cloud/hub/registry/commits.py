@@ -130,11 +130,16 @@ class RegistryCommits:
                 return own
             self._settle_own = False
         new = {key for key in gateways if self._marks.known(key) is None}
-        return self._database.transaction(lambda tx: self._take_over(tx, new)) if new else []
+        if not new:
+            return []
+        left_open, found = self._database.transaction(lambda tx: self._take_over(tx, new))
+        for key, of_gateway in found.items():
+            self._marks.keep(key, of_gateway)
+        return left_open
 
-    def _take_over(self, tx: sa.Connection, new: set[Key]) -> Sequence[Prepared]:
+    def _take_over(self, tx: sa.Connection, new: set[Key]) -> tuple[Sequence[Prepared], Mapping[Key, GatewayMarks]]:
         """Return the open commits of other hubs of this lake that name one of the gateways and may not have landed.
-        If there are none, fold the landed ones, and load the marks.
+        If there are none, fold the landed ones, and return the marks.
 
         No hub can prepare another one: the connection to this hub has a later generation. A gateway named by a commit
         in another lake is not loaded, because its marks are not known before that lake was looked at.
@@ -145,11 +150,10 @@ class RegistryCommits:
         of_lake = self._writer.others_of_lake(tx) if others else set()
         found = [each for each in others if each.writer in of_lake]
         if found:
-            return self._unfolded.prepared(tx, found)
+            return self._unfolded.prepared(tx, found), {}
         self._unfolded.fold(tx, _landed(named))
         elsewhere = (gateways_of(each.ranges) for each in self._unfolded.prepared(tx, others))
-        self._marks.load(tx, new.difference(*elsewhere))
-        return []
+        return [], read_marks(tx, new.difference(*elsewhere))
 
     def _unknown_elsewhere(self, named: Iterable[OpenCommit]) -> list[OpenCommit]:
         """Return those of other hubs with an unknown outcome."""
@@ -162,7 +166,7 @@ class RegistryCommits:
         known = self._marks.known(key)
         if known is None:
             try:
-                known = self._database.transaction(lambda tx: self._load(tx, key))
+                known = self._load(key)
             except LandingElsewhere as error:
                 raise StreamElsewhere(stream, str(error)) from None
         why = known.unknown_reason(stream)
@@ -187,19 +191,24 @@ class RegistryCommits:
     def _is_here(self, tx: sa.Connection, key: Key) -> bool:
         return self._generations.of(key) is not None and not self._generations.moved(tx, {key})
 
-    def _load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
+    def _load(self, key: Key) -> GatewayMarks:
         """Return the marks of a gateway, and cache them if it is connected here. If it came from another hub, they are
         stable once nothing of it is landing there: nothing more can be prepared there."""
+        found, is_here = self._database.transaction(lambda tx: self._read_stable(tx, key))
+        return self._marks.keep(key, found) if is_here else found
+
+    def _read_stable(self, tx: sa.Connection, key: Key) -> tuple[GatewayMarks, bool]:
+        """Return the marks of a gateway, and whether it is connected here."""
         known = self._marks.known(key)
         if known is not None:
-            return known
+            return known, True
         self._check.require()
         if not self._is_here(tx, key):
-            return self._read(tx, key)
+            return self._read(tx, key), False
         named = self._unfolded.naming(tx, {key})
         self._require_none_elsewhere(tx, named, {key})
         self._unfolded.fold(tx, _landed(named))
-        return self._marks.load(tx, [key])[key]
+        return read_marks(tx, [key])[key], True
 
     def _read(self, tx: sa.Connection, key: Key) -> GatewayMarks:
         """Return the marks of a gateway by its rows and the commits that are not folded yet; change nothing."""
@@ -223,7 +232,7 @@ class RegistryCommits:
     def restore(self, tenant: str, gateway: str, landed: Mapping[SequenceStream, SequenceSet]) -> None:
         def work(tx: sa.Connection) -> dict[SequenceStream, SequenceSet]:
             self._writer.require(tx)
-            whole = {**landed, **self._load(tx, (tenant, gateway)).landed}
+            whole = {**landed, **self._read_stable(tx, (tenant, gateway))[0].landed}
             self._marks.rewrite(tx, (tenant, gateway), whole)
             return whole
 
@@ -280,7 +289,11 @@ class RegistryCommits:
 
     def confirm(self, prepared: Prepared, version: int) -> None:
         own = prepared.writer in self._writer.own and prepared.table == TELEMETRY
-        self._database.transaction(lambda tx: self._confirm(tx, prepared, version, fold=not own))
+        try:
+            self._database.transaction(lambda tx: self._confirm(tx, prepared, version, fold=not own))
+        except CommitSettled:
+            self._marks.forget()  # it may have landed, by the word of another hub
+            raise
         if own:
             self._marks.remember(prepared.ranges)
             self.landed_since_fold += len(prepared.ranges)

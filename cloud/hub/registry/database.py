@@ -31,8 +31,9 @@ class Database:
     def __init__(self, url: sa.URL, *, reading: bool = False) -> None:
         """The connection is made with the first transaction. `reading`: it changes nothing, and delays no writer."""
         self.where = redact_url(url)
-        self.rolled_back: list[Callable[[], None]] = []
-        """Called after a failed transaction: cached rows may be wrong."""
+        self.in_doubt: list[Callable[[], None]] = []
+        """Called after a transaction with an unknown result, or an error of the connection: cached rows may be wrong.
+        After a conflict, or an exception of the work itself, nothing has happened."""
         self.dialect: SqlDialect = dialect_of(url)
         self.connections = 0
         """Connections made so far: a new one may be to another database than before."""
@@ -88,16 +89,23 @@ class Database:
     def _attempt(
         self, work: Callable[[sa.Connection], T], fault: Callable[[str], RegistryError], attempt: int = 1
     ) -> T:
+        committing = False
         try:
             with self._engine.begin() as tx:
-                return work(tx)
+                result = work(tx)
+                committing = True
         except SQLAlchemyError as error:
-            self._forget()
-            if not self.dialect.is_conflict(error) or attempt >= REGISTRY_ATTEMPTS_MAX:
+            conflict = self.dialect.is_conflict(error)
+            if not conflict:
+                self._doubt()
+            if not conflict or attempt >= REGISTRY_ATTEMPTS_MAX:
                 raise fault(self.words(error)) from error
         except BaseException:
-            self._forget()
+            if committing:
+                self._doubt()
             raise
+        else:
+            return result
         time.sleep(random.uniform(0, attempt * REGISTRY_RETRY_S_MAX))  # noqa: S311 - two hubs are to try at different times
         return self._attempt(work, fault, attempt + 1)
 
@@ -119,8 +127,8 @@ class Database:
     def _count_connection(self, _connection: Any, _record: Any) -> None:
         self.connections += 1
 
-    def _forget(self) -> None:
-        for forget in self.rolled_back:
+    def _doubt(self) -> None:
+        for forget in self.in_doubt:
             forget()
 
 

@@ -72,7 +72,7 @@ class Marks:
     def __init__(self, database: Database, generations: Generations) -> None:
         self._generations = generations
         self._loaded: dict[Key, _Loaded] = {}
-        database.rolled_back.append(self.forget)
+        database.in_doubt.append(self.forget)
 
     def forget(self) -> None:
         """Forget all cached rows."""
@@ -86,15 +86,8 @@ class Marks:
         return loaded.marks
 
     def keep(self, key: Key, found: GatewayMarks) -> GatewayMarks:
-        """Cache the marks of a gateway."""
+        """Cache the marks of a gateway, after the transaction that has read them: no open commit named it there."""
         self._loaded[key] = _Loaded(self._generations.of(key), found)
-        return found
-
-    def load(self, tx: sa.Connection, keys: Collection[Key]) -> Mapping[Key, GatewayMarks]:
-        """Read the marks of gateways, and cache them. No open commit may name one of them."""
-        found = read_marks(tx, keys)
-        for key, marks_of_gateway in found.items():
-            self.keep(key, marks_of_gateway)
         return found
 
     def remember(self, ranges: Sequence[SequenceRange]) -> None:

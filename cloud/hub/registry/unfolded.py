@@ -51,12 +51,18 @@ class UnfoldedCommits:
     """Open commits of all hubs. For the registry's thread; methods with `tx` run within a transaction."""
 
     def __init__(self, database: Database) -> None:
+        self._database = database
         self._named: dict[Name, array[int]] = {}
-        """Hashes of the gateways that each open commit names. What a commit names never changes."""
-        database.rolled_back.append(self._named.clear)  # another server of the database may have other commits
+        """Hashes of the gateways that each open commit names. What a commit names never changes, unless another server
+        of the database answers."""
+        self._connection = 0
+        """Connection of the database that the names were read on."""
 
     def naming(self, tx: sa.Connection, who: Iterable[Key]) -> list[OpenCommit]:
         """Return the open commits of all hubs that name one of these gateways, those of each hub in their order."""
+        if self._connection != self._database.connections:
+            self._named.clear()
+            self._connection = self._database.connections
         found = [OpenCommit(*row) for row in tx.execute(_OPEN).all()]
         new = [each for each in found if each.name not in self._named]
         for row in self._rows(tx, new):

@@ -39,7 +39,7 @@ class Hub:
     def reconnect(self) -> None:
         """Lose the connection to the registry, as when its server ends."""
         database: Database = self.registry._database
-        for forget in database.rolled_back:
+        for forget in database.in_doubt:
             forget()
         database._engine.dispose()
         self.registry.size_bytes()

@@ -372,8 +372,8 @@ class World:
 
 
 def _forget_cached(database: Database) -> None:
-    """Do what a failed transaction does."""
-    for forget in database.rolled_back:
+    """Do what a transaction with an unknown result does."""
+    for forget in database.in_doubt:
         forget()
 
 
