@@ -125,8 +125,8 @@ class Lander:
 
     @staticmethod
     def _hold(entries: Sequence[QueueEntry], error: Exception, report: GroupReport) -> None:
-        """Hold these entries. A table other than `telemetry` that accepts no rows delays only them: it does not fail the
-        group, because the next messages must not wait for its retry."""
+        """Hold these entries. A table other than `telemetry` that accepts no rows delays only them, and does not fail
+        the group: the next messages must not wait for its retry."""
         why = _words(error)
         if not isinstance(error, TableMismatch) or error.table == TELEMETRY:
             report.fault = why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -128,7 +129,9 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
         registry = Registry(configuration.registry or sqlite_url(data / REGISTRY), writer_id(data))
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
-            lake = DeltaLake(configuration.lake or data / LAKE, durable_versions=versions)
+            checkpoints = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+            place = configuration.lake or data / LAKE
+            lake = DeltaLake(place, durable_versions=versions, start=checkpoints.submit)
             registry.commits.write_to(lake, partial(OlderCopyNotice(data).add, OlderCopySign.LAKE))
             registry.directory.mark_all_disconnected()
             known = registry.directory

@@ -100,10 +100,12 @@ from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.stop_signals import StopSignals
 from cloud.hub.system_http import HubSystem, ends_at_in, ends_at_of, system_routes
+from cloud.hub.tenants import Tenants
 from cloud.hub.tenants_http import TenantsView, UsageView, tenant_routes
 from cloud.hub.usage import UsageRecorder
 from cloud.hub.users_http import user_routes
 from cloud.lake.faults import RegistryError
+from cloud.lake.landing import Landing
 from cloud.place.place import place_of
 from cloud.reader.client import LakeReader
 from edge.broker.amqp.session import AmqpSession
@@ -156,10 +158,7 @@ class HubServer:
         """Needs the running loop. `executor`: the thread that opened the data directory."""
         self._configuration, self._registry, self._executor = configuration, opened.registry, executor
         self._id = writer_id(configuration.data)
-        landing = opened.landing
-        self._fleet = FleetState(
-            versions=landing.versions, refusals=landing.refusals, quotas=configuration.tenants, hub=self._id
-        )
+        self._fleet = _make_fleet(opened.landing, configuration.tenants, self._id)
         self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
@@ -632,6 +631,10 @@ class HubServer:
     def _opened_space(self, space: TenantSpace) -> None:
         """Take the commands that applications send in this space."""
         CommandEntry(space, self._commands.send)
+
+
+def _make_fleet(landing: Landing, quotas: Tenants, hub: str) -> FleetState:
+    return FleetState(versions=landing.versions, refusals=landing.refusals, quotas=quotas, hub=hub)
 
 
 def _problem_recorder(registry: sa.URL, hub: str, health: HubHealth, fleet: FleetState) -> ProblemRecorder:

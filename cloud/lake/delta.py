@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from cloud.lake.checkpoints import StartWork, run_at_once
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
 from cloud.lake.lake import TableRefusal, TransactionId
@@ -23,16 +24,18 @@ class DeltaLake:
         *,
         durable_versions: Mapping[str, int] | None = None,
         failpoint: Failpoint = no_failpoint,
+        start: StartWork = run_at_once,
     ) -> None:
         """Open the tables; create missing ones.
 
-        `durable_versions`: newest version of each table known to be on disk. Raises `LakeError`.
+        `durable_versions`: newest version of each table known to be on disk. `start` starts checkpoints, for which no
+        landing waits. Raises `LakeError`.
         """
         place, known = place_of(lake), durable_versions or {}
         with lake_errors(f"{place.uri} cannot be used as a lake"):
             place.check()
         self._tables = {
-            name: LakeTable.open(place, name, durable_version=known.get(name, -1), failpoint=failpoint)
+            name: LakeTable.open(place, name, durable_version=known.get(name, -1), failpoint=failpoint, start=start)
             for name in contract().tables
         }
 

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from cloud.lake.checkpoints import StartWork, TableCheckpoints, run_at_once, sync_log
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.compaction import SmallFile, log_entry, row_groups, select_files, small_files
 from cloud.lake.contract import ContractTable, contract
@@ -30,9 +31,6 @@ from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.limits import (
     APPEND_ATTEMPTS_MAX,
-    CHECKPOINT_EVERY,
-    CHECKPOINT_SHARE,
-    CHECKPOINTS_A_CLEANUP,
     COMPACTED_FILES_MIN,
     FENCED_WITHIN,
     LOG_KEPT_DAYS,
@@ -63,7 +61,9 @@ def lake_errors(what: str) -> Iterator[None]:
 class LakeTable:
     """Delta table of the contract at a place. For one thread, and one process at a time."""
 
-    def __init__(self, name: str, place: LakePlace, delta: DeltaTable, failpoint: Failpoint) -> None:
+    def __init__(
+        self, name: str, place: LakePlace, delta: DeltaTable, failpoint: Failpoint, start: StartWork = run_at_once
+    ) -> None:
         self.name = name
         self._place = place
         self._delta = delta
@@ -75,9 +75,7 @@ class LakeTable:
         self._fences: dict[str, int | None] = {}
         """Last fence by application in the versions before those."""
         self._transactions = TransactionLog(place)
-        self._checkpoint_due = False
-        self._checkpoint_every = CHECKPOINT_EVERY
-        self._checkpoints = 0
+        self._checkpoints = TableCheckpoints(place, start)
         self._appended = COMPACTED_FILES_MIN
         """Files appended since the last search for small ones; starts with a search, for files of an earlier run."""
         self._unreadable: set[str] = set()
@@ -87,13 +85,19 @@ class LakeTable:
 
     @classmethod
     def open(
-        cls, lake: LakeLocation, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint
+        cls,
+        lake: LakeLocation,
+        name: str,
+        *,
+        durable_version: int = -1,
+        failpoint: Failpoint = no_failpoint,
+        start: StartWork = run_at_once,
     ) -> LakeTable:
         """Open a table; create a missing one.
 
         `durable_version`: newest version known to be on disk. A torn log entry after it is removed: its commit was
-        never acknowledged. A table with a feature that this program cannot write is opened, and refuses rows: other
-        tables are not affected. Raises `LakeError`, and `TableMismatch` for other columns.
+        never acknowledged. `start` starts checkpoints. A table with a feature that this program cannot write is opened,
+        and refuses rows: other tables are not affected. Raises `LakeError`, and `TableMismatch` for other columns.
         """
         place = place_of(lake).at(name)
         spec = contract().tables[name]
@@ -107,7 +111,7 @@ class LakeTable:
                 delta = _create(place, spec)
             if _lacks_columns(refusal_of(delta, spec.arrow_schema)):
                 _add_columns(place, delta, spec.arrow_schema)
-        table = cls(name, place, delta, failpoint)
+        table = cls(name, place, delta, failpoint, start)
         if _lacks_columns(table.refusal):
             table.require_writable()
         return table
@@ -156,7 +160,7 @@ class LakeTable:
         with lake_errors(f"table {self.name} cannot be read"):
             self._open_again()
             found = self._delta.transaction_version(application)
-            _sync_log(self._place, self.version)
+            sync_log(self._place, self.version)
         return None if found is None else int(found)
 
     def transactions(self) -> dict[str, int]:
@@ -164,7 +168,7 @@ class LakeTable:
         with lake_errors(f"table {self.name} cannot be read"):
             self._open_again()
             found = self._transactions.read(self.version)
-            _sync_log(self._place, self.version)
+            sync_log(self._place, self.version)
         last: dict[str, int] = {}
         for name, number in found.items():
             application = name.removesuffix(FENCED)
@@ -233,10 +237,10 @@ class LakeTable:
             self._failpoint("committed")
             self._require_newest(before, action.path, transaction)
             for version in range(before + 1, self._version + 1):  # others may have added versions
-                _sync_log(self._place, version)
+                sync_log(self._place, version)
             self._failpoint("synced")
         self._appended += 1
-        self._checkpoint_due = self._checkpoint_due or self._version % self._checkpoint_every == 0
+        self._checkpoints.count_version(self._version)
         return self._version
 
     def _put_append(self, entry: bytes, transaction: TransactionId | None) -> None:
@@ -348,8 +352,7 @@ class LakeTable:
         if self._refusal is not None:
             self._check_refusal()
             return 0
-        if self._checkpoint_due:
-            self._checkpoint()
+        self._checkpoints.keep()
         if self._appended < COMPACTED_FILES_MIN:
             return 0
         self._appended = 0
@@ -400,25 +403,8 @@ class LakeTable:
         if not self._place.put_new(name, content) and self._place.read(name) != content:
             return False
         self._refresh()
-        _sync_log(self._place, self.version)
+        sync_log(self._place, self.version)
         return True
-
-    def _checkpoint(self) -> None:
-        """Write a checkpoint, so that readers need few entries. Raises `LakeError`; then a later one takes its place.
-
-        It costs as much as the table has files, so the larger the table, the rarer it is.
-        """
-        self._checkpoint_due = False
-        began_s = time.monotonic()
-        with lake_errors(f"table {self.name} gets no checkpoint"):
-            self._refresh()
-            self._delta.create_checkpoint()
-            _sync_log(self._place, self.version)
-            took_s = time.monotonic() - began_s
-            self._checkpoint_every = max(CHECKPOINT_EVERY, int(took_s / CHECKPOINT_SHARE))
-            self._checkpoints += 1
-            if self._checkpoints % CHECKPOINTS_A_CLEANUP == 0:
-                self._delta.cleanup_metadata()
 
     def _rows_of(self, file: SmallFile) -> pa.Table:
         try:
@@ -468,7 +454,7 @@ def _create(place: LakePlace, spec: ContractTable) -> DeltaTable:
             delta = place.delta()
         except TableNotFoundError:
             raise refused from None
-    _sync_log(place, 0)
+    sync_log(place, 0)
     return delta
 
 
@@ -479,13 +465,8 @@ def _add_columns(place: LakePlace, delta: DeltaTable, wanted: pa.Schema) -> None
     if added and found == [field.name for field in fields[: len(found)]] and all(field.nullable for field in added):
         delta.alter.add_columns(added)
         delta.update_incremental()
-        _sync_log(place, int(delta.version()))
+        sync_log(place, int(delta.version()))
         log.info("added %d columns to table %s", len(added), place.name)
-
-
-def _sync_log(place: LakePlace, version: int) -> None:
-    """Sync the log after a commit: its entry, a checkpoint if it made one, and their names."""
-    place.sync(LOG, (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"))
 
 
 def _remove_torn_tail(place: LakePlace, durable_version: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
-from cloud.lake.limits import CHECKPOINT_EVERY, COMPACTED_FILES_MIN, PASSED_ENTRIES_MAX
+from cloud.lake.limits import CHECKPOINT_EVERY, CHECKPOINT_SHARE, COMPACTED_FILES_MIN, PASSED_ENTRIES_MAX
 from cloud.lake.tables import LakeTable
 from cloud.place.folder import Folder
 from tests.support.status_rows import gateways, state
@@ -96,13 +97,47 @@ class TestRequests:
         assert len(gateways(lake)) == CHECKPOINT_EVERY
 
     def test_slow_checkpoints_are_rarer(self, lake: Path) -> None:
-        table = opened(lake)
-        with mock.patch("cloud.lake.tables.time.monotonic", side_effect=[0.0, 1.0]):
-            table._checkpoint()
-        for number in range(2 * CHECKPOINT_EVERY):
+        took_s: list[float] = []
+
+        def slow(_work: Callable[[], float]) -> Future[float]:
+            took_s.append(2 * CHECKPOINT_EVERY * CHECKPOINT_SHARE)
+            done: Future[float] = Future()
+            done.set_result(took_s[-1])
+            return done
+
+        table = LakeTable.open(lake, NAME, start=slow)
+        for number in range(4 * CHECKPOINT_EVERY):
             table.append(state(number))
-            with mock.patch.object(DeltaTable, "create_checkpoint", side_effect=AssertionError):
+            table.compact()
+        assert len(took_s) == 3, "at 20, 40 and 80 versions"
+
+    def test_failed_checkpoint_is_made_later(self, lake: Path, caplog: pytest.LogCaptureFixture) -> None:
+        table = opened(lake)
+        with mock.patch.object(DeltaTable, "create_checkpoint", side_effect=OSError("disk full")):
+            for number in range(CHECKPOINT_EVERY):
+                table.append(state(number))
                 table.compact()
+        assert "disk full" in caplog.text
+        for number in range(CHECKPOINT_EVERY):
+            table.append(state(number))
+            table.compact()
+        assert len(list((lake / NAME / "_delta_log").glob("*.checkpoint.parquet"))) == 1
+
+    def test_one_checkpoint_at_a_time(self, lake: Path) -> None:
+        under_way: list[Future[float]] = []
+
+        def start(_work: Callable[[], float]) -> Future[float]:
+            under_way.append(Future())
+            return under_way[-1]
+
+        table = LakeTable.open(lake, NAME, start=start)
+        for number in range(3 * CHECKPOINT_EVERY):
+            table.append(state(number))
+            table.compact()
+        assert len(under_way) == 1
+        under_way[0].set_result(0.0)
+        table.compact()
+        assert len(under_way) == 2, "it was due in the meantime"
 
 
 class TestOthers:

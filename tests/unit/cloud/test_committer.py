@@ -42,7 +42,7 @@ from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
 from cloud.lake.landing import HubLossReason, LandedRanges, Landing, LedgerRange, UnreadableContent
-from cloud.lake.limits import QUIET_BYTES_MIN
+from cloud.lake.limits import CHECKPOINT_EVERY, QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.place.folder import Folder
 from tests.support.lake import rows
@@ -70,7 +70,7 @@ class Bench:
         self.fail: Callable[[str], None] = lambda step: None
         self.reports: list[GroupReport] = []
         self.answers: list[tuple[str, LandingOutcome]] = []
-        self.executor = ThreadPoolExecutor(1)
+        self.executor, self.checkpoints = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self.executor.submit(self.open).result()
         self.committer = Committer(
             Lander(self.registry, self.landing, clock=time.perf_counter),
@@ -92,7 +92,8 @@ class Bench:
             write(changes)
 
         self.registry.directory.presence = presence  # type: ignore[method-assign]
-        lake = DeltaLake(self.directory / "lake", failpoint=self.failpoint)
+        start = self.checkpoints.submit
+        lake = DeltaLake(self.directory / "lake", failpoint=self.failpoint, start=start)
         self.landing = Landing(lake, self.registry.commits, failpoint=self.failpoint)
 
     def failpoint(self, step: str) -> None:
@@ -143,6 +144,7 @@ def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]], 
         await bench.committer.close()
         bench.executor.submit(bench.registry.close).result()
         bench.executor.shutdown()
+        bench.checkpoints.shutdown()
         return bench
 
     return asyncio.run(main())
@@ -853,6 +855,30 @@ def test_landing_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [name for name, _ in bench.answers] == [str(number) for number in range(10)]
     assert max(report.landed.rows for report in bench.reports) <= 10
     assert bench.rows == 30
+
+
+def test_acknowledgements_do_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint, or the deletion of old log entries after it, may take a minute in a bucket."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def checkpoint(_table: DeltaTable) -> None:
+        began.set()
+        assert may_end.wait(20)
+
+    async def scenario(bench: Bench) -> None:
+        session = bench.session()
+        for number in range(CHECKPOINT_EVERY * 2 + 2):
+            bench.send(session, str(number), first=3 * number)
+            await bench.answered(number + 1)
+        assert began.is_set()
+        assert not may_end.is_set()
+        may_end.set()
+
+    try:
+        with patch.object(DeltaTable, "create_checkpoint", checkpoint):
+            run(tmp_path, scenario, gather_ms=1)
+    finally:
+        may_end.set()
 
 
 class TestRefusedTables:
