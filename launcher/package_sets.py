@@ -60,6 +60,7 @@ OF_COMMAND = {
     "config": GATEWAY_AND_HUB,
     "rollout": GATEWAY_AND_HUB,
     "alert": GATEWAY_AND_HUB,
+    "artefact": GATEWAY_AND_HUB,
     "tenant": GATEWAY_AND_HUB,
     "command": GATEWAY_AND_HUB,
     "prove": GATEWAY_AND_HUB,

@@ -62,6 +62,10 @@ VOCABULARIES: Final = (
         "Roll-outs", "cloud/hub/rollout.py", "halted", "Field `state` of `/api/v1/rollouts`.",
     ),
     Vocabulary(
+        "Artefacts refused", "bridge/artefacts/faults.py", "wrong-board",
+        "Reason of a refused artefact, at the maker, at a hub and at a gateway.",
+    ),
+    Vocabulary(
         "Members of a roll-out", "cloud/hub/rollout.py", "superseded", "Progress of a gateway in a roll-out.",
     ),
     Vocabulary(
