@@ -1,4 +1,4 @@
-"""`waypost artefact`: software for devices, signed by its maker.
+"""`waypost artefact`: software for devices, signed by its maker, and stored at a hub.
 
 Making a key and signing need no hub. The private key stays on the maker's machine.
 """
@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cloud.fleet.artefact_store import open_artefacts
+from cloud.fleet.audited import audited, subject_of
+from cloud.fleet.place import HubPlace, hub_options
 from edge.output.errors import CommandError, Exit
-from edge.output.listing import JsonOutput, json_option
+from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
 from edge.output.terminal import say
 
@@ -38,7 +41,7 @@ image_argument = click.argument("image", type=click.Path(path_type=Path, exists=
 
 @click.group()
 def artefact() -> None:
-    """Sign software for devices.
+    """Sign and upload software for devices.
 
     An artefact is an image with a signed manifest: kind, name, version, boards, size and checksum.
     """
@@ -296,3 +299,145 @@ def _explained() -> Iterator[None]:
         raise CommandError(
             f"{error.filename or 'the file'}: {error.strerror}", error="file-not-accessible", code=Exit.USAGE
         ) from None
+
+
+# --- at a hub -------------------------------------------------------------------------------------------------------
+
+ARTEFACTS: Final = Listing(
+    "artefact",
+    "name",
+    ("name", "version", "sequence", "kind", "state", "size", "boards"),
+    ("sha256", "key", "added_at", "added_by"),
+    empty="no artefact",
+)
+KEYS: Final = Listing("artefact-key", "id", ("id", "label", "added_at"), ("added_by",), empty="no trusted key")
+tenant_option = click.option(
+    "--tenant", default="", show_default="default; over HTTP the user's own", help="Tenant of the artefact."
+)
+
+
+@artefact.command()
+@hub_options
+@tenant_option
+@click.option(
+    "--manifest",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Signed manifest.  [default: IMAGE.cose]",
+)
+@image_argument
+@json_option("artefact")
+@audited("artefact.create")
+def upload(hub: HubPlace, tenant: str, manifest: Path | None, image: Path, as_json: JsonOutput | None) -> None:
+    """Upload an artefact to a hub.
+
+    The hub verifies signature and checksum before it serves the artefact. Repeat the command after an interruption: it
+    sends the missing parts.
+    """
+    from bridge.artefacts.limits import ENVELOPE_BYTES_MAX
+
+    signed = manifest or image.with_name(f"{image.name}.cose")
+    with _explained(), open_artefacts(hub, tenant) as store:
+        with signed.open("rb") as source:
+            found = store.add(source.read(ENVELOPE_BYTES_MAX + 1))
+        name, version = found["artefact"]["name"], found["artefact"]["version"]
+        subject_of(f"{name} {version}")
+        with image.open("rb") as content:
+            for number in found["missing"]:
+                content.seek(number * found["part_bytes"])
+                store.put(name, version, number, content.read(found["part_bytes"]))
+        done = store.complete(name, version)
+    if as_json:
+        as_json.show([done])
+        return
+    say(f"{name} {version}: stored, {done['size']} bytes, of which {len(found['missing'])} parts were sent")
+
+
+@artefact.command("list")
+@hub_options
+@tenant_option
+@click.option("--name", default="", show_default="all", help="Only artefacts of this name.")
+@output_option("artefact")
+def list_artefacts(hub: HubPlace, tenant: str, name: str, form: str) -> None:
+    """List the artefacts of a hub."""
+    with _explained(), open_artefacts(hub, tenant) as store:
+        rows = [{**each, "boards": ", ".join(each["boards"])} for each in store.find(name)]
+    print_listing(ARTEFACTS, rows, form)
+
+
+@artefact.command()
+@hub_options
+@tenant_option
+@click.argument("name")
+@click.argument("version")
+@json_option("artefact")
+def show(hub: HubPlace, tenant: str, name: str, version: str, as_json: JsonOutput | None) -> None:
+    """Show an artefact of a hub."""
+    with _explained(), open_artefacts(hub, tenant) as store:
+        found = store.get(name, version)
+    document = {**found["artefact"], "missing_parts": len(found["missing"])}
+    if as_json:
+        as_json.show([document])
+        return
+    for key, value in document.items():
+        say(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+@artefact.command()
+@hub_options
+@tenant_option
+@click.argument("name")
+@click.argument("version")
+@audited("artefact.remove", "name", "version")
+def remove(hub: HubPlace, tenant: str, name: str, version: str) -> None:
+    """Remove an artefact from a hub.
+
+    Its sequence stays known, so that an older one cannot take its place.
+    """
+    with _explained(), open_artefacts(hub, tenant) as store:
+        store.remove(name, version)
+    say(f"{name} {version}: removed")
+
+
+@artefact.group()
+def keys() -> None:
+    """Manage the keys that a hub trusts."""
+
+
+@keys.command("list")
+@hub_options
+@tenant_option
+@output_option("artefact-key")
+def list_keys(hub: HubPlace, tenant: str, form: str) -> None:
+    """List the trusted keys of a tenant."""
+    with _explained(), open_artefacts(hub, tenant) as store:
+        rows = store.keys()
+    print_listing(KEYS, rows, form)
+
+
+@keys.command("add")
+@hub_options
+@tenant_option
+@click.option("--label", default="", show_default="none", help="Text for people, as the name of the maker.")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@audited("artefact-key.create")
+def add_key(hub: HubPlace, tenant: str, label: str, file: Path) -> None:
+    """Trust the public key of a maker."""
+    with _explained(), open_artefacts(hub, tenant) as store:
+        found = store.add_key(_public_key(file).pem, label)
+    subject_of(found["id"])
+    say(f"key {found['id']}: trusted")
+
+
+@keys.command("remove")
+@hub_options
+@tenant_option
+@click.argument("key")
+@audited("artefact-key.remove", "key")
+def remove_key(hub: HubPlace, tenant: str, key: str) -> None:
+    """Trust a key no longer.
+
+    Artefacts that were uploaded before stay.
+    """
+    with _explained(), open_artefacts(hub, tenant) as store:
+        store.remove_key(key)
+    say(f"key {key}: not trusted any more")

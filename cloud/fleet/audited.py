@@ -14,6 +14,7 @@ from edge.output.errors import CommandError
 COMMAND_LINE: Final = "command line"
 """Address of the client of a change by a command."""
 _TENANT: Final = "waypost.changed-tenant"
+_SUBJECT: Final = "waypost.changed-subject"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,14 +50,20 @@ def change_of(tenant: str) -> None:
     click.get_current_context().meta[_TENANT] = tenant
 
 
+def subject_of(text: str) -> None:
+    """Tell the audit the name of what the running command has changed, where no parameter has it."""
+    click.get_current_context().meta[_SUBJECT] = text
+
+
 def _record(hub: HubPlace, action: str, subject: tuple[str, ...], given: Mapping[str, Any]) -> None:
     from edge.output.terminal import say
 
     named = [given[name] for name in subject if given.get(name)]
     if hub.client is not None or given.get("dry_run") or (subject and not named):
         return
+    words = " ".join(each if isinstance(each, str) else ", ".join(each) for each in named)
     try:
-        _add(hub, action, " ".join(each if isinstance(each, str) else ", ".join(each) for each in named), given)
+        _add(hub, action, click.get_current_context().meta.get(_SUBJECT, words), given)
     except CommandError as error:
         say(f"note: the change was made, and is not in the audit: {error}", err=True)
 

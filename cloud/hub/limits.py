@@ -417,3 +417,12 @@ same minute another."""
 TAKEOVERS_WITHIN_S = 180.0
 """Seconds for these takeovers: two machines displace each other every 15 s at most, the limit of a gateway's
 backoff."""
+
+TENANT_IMAGE_BYTES_MAX = 16 << 30
+"""Bytes of all images of a tenant: some hundred versions of a system, and 16 000 of a microcontroller."""
+
+TENANT_ARTEFACTS_MAX = 1_000
+"""Artefacts of a tenant: a row of 16 KiB each at most."""
+
+TENANT_ARTEFACT_KEYS_MAX = 32
+"""Trusted keys of a tenant: two for each of a dozen makers, so that each can replace its own."""

@@ -30,6 +30,10 @@ from cloud.hub.alerts.http import routes as alert_routes
 from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
 from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.api import application
+from cloud.hub.artefacts.gateway_certificate import GatewayCertificates
+from cloud.hub.artefacts.http import artefact_routes
+from cloud.hub.artefacts.image_store import ImageStore
+from cloud.hub.artefacts.service import HubArtefacts
 from cloud.hub.audit_trail import HubAudit
 from cloud.hub.availability import HubAvailability
 from cloud.hub.bundles.downloads import BundleDownloads
@@ -178,7 +182,7 @@ class HubServer:
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
         self._notices = ChangeNotices(registry)
-        self._messaging = self._make_messaging()
+        self._messaging = _make_messaging(configuration, self._id, self._spaces, self._copies)
         self._users = self._follow_users() if self._gate.passwords else None
         hint = self._notices.follow(NoticeTopic.QUOTAS)
         self._quotas = SharedQuotas(registry, configuration.tenants, self._spaces.follow, hint)
@@ -219,7 +223,7 @@ class HubServer:
         self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
-        self._audit = HubAudit(registry, time.time)
+        self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
         self._events = HubEvents(registry, time.time, self._notices.follow(NoticeTopic.EVENTS))
         self._devices = DeviceRegistry(registry, configuration.tenants, _now_us)
         self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
@@ -322,10 +326,6 @@ class HubServer:
             return self._issuer.overdue
         why = self._users.trouble if self._users is not None else None
         return f"changes of users are not in effect: {why}" if why is not None else None
-
-    def _make_messaging(self) -> HubMessaging:
-        publish, copy = CommandApplications(self._spaces).publish_outcome, self._copies.take
-        return HubMessaging(self._configuration.messaging, f"waypost-{self._id[:8]}", publish=publish, copy=copy)
 
     def _make_commands(self, registry: sa.URL) -> HubCommands:
         """Make the command service, its interception of messages, and the sources of the downlinks."""
@@ -455,7 +455,7 @@ class HubServer:
         if self._desired is not None:
             await self._desired.open()
         parts = (self._quotas, self._commands, self._alerts, self._audit, self._devices)
-        for part in (*parts, self._events, self._problems):
+        for part in (*parts, self._events, self._problems, self._artefacts):
             await part.open()
         self._notices.start()
 
@@ -463,7 +463,8 @@ class HubServer:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
-        for part in (self._problems, self._events, *parts, self._desired, self._enrolment, self._downloads):
+        more = (self._desired, self._enrolment, self._downloads)
+        for part in (self._artefacts, self._problems, self._events, *parts, *more):
             if part is not None:
                 await part.close()
 
@@ -498,6 +499,7 @@ class HubServer:
                 *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
                 *device_registry_routes(self._devices, access, tenants.names),
                 *_update_routes(self._desired, self._downloads, access, self.acceptor),
+                *_artefact_routes(self._artefacts, access, self._enrolment, dev=self._configuration.dev),
                 *_identity_routes(self._enrolment, access, self._server_certificate, lambda: self._url),
             ],
         )
@@ -653,6 +655,25 @@ def _update_routes(
     """Return the routes for configurations and bundles; without enrolment for bundles only."""
     routes = desired_routes(desired, access, downloads.folder) if desired is not None else []
     return [*routes, *bundle_routes(downloads, acceptor)]
+
+
+def _make_messaging(configuration: HubConfiguration, hub: str, spaces: Spaces, copies: Copies) -> HubMessaging:
+    """Make the connection to a message broker for applications, if one is configured. `hub`: writer id."""
+    publish, copy = CommandApplications(spaces).publish_outcome, copies.take
+    return HubMessaging(configuration.messaging, f"waypost-{hub[:8]}", publish=publish, copy=copy)
+
+
+def _make_artefacts(configuration: HubConfiguration, registry: sa.URL) -> HubArtefacts:
+    """Make the artefacts of this hub, with their images in the place of the lake."""
+    lake = place_of(configuration.lake or configuration.data / LAKE)
+    return HubArtefacts(registry, ImageStore(lake), _now_us)
+
+
+def _artefact_routes(
+    artefacts: HubArtefacts, access: HttpAccess, enrolment: Enrolment | None, *, dev: bool
+) -> list[HttpRoute]:
+    """Return the routes of artefacts. `dev`: see `GatewayCertificates`."""
+    return artefact_routes(artefacts, access, GatewayCertificates(enrolment, dev=dev).tenant)
 
 
 def _identity_routes(

@@ -115,10 +115,11 @@ class ConsoleClient:
         answer_s: float = ANSWER_S,
         headers: Mapping[str, str] | None = None,
         api: str = API,
+        content_type: str = "application/yaml",
         **query: Any,
     ) -> HTTPResponse:
-        """Return an answer; its body is not read yet. `body`: document, or bytes of YAML; `api`: begin of the path.
-        Raises CommandError."""
+        """Return an answer; its body is not read yet. `body`: document, or bytes of a content type; `api`: begin of the
+        path. Raises CommandError."""
         given = {name: value for name, value in query.items() if value is not None}
         target = f"{api}{path}{'?' if given else ''}{urlencode(given, doseq=True)}"
         fields = {
@@ -128,7 +129,7 @@ class ConsoleClient:
             **(headers or {}),
         }
         if body is not None:
-            fields["Content-Type"] = "application/yaml" if isinstance(body, bytes) else "application/json"
+            fields["Content-Type"] = content_type if isinstance(body, bytes) else "application/json"
         content = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         try:
             connection = self._connected(answer_s)

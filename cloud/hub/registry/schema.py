@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 22
+SCHEMA_VERSION = 23
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -497,6 +497,42 @@ usage = sa.Table(
     sa.Column("day", sa.Integer, primary_key=True, autoincrement=False, index=True),
     sa.Column("messages", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+artefacts = sa.Table(
+    "artefacts",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("image", sa.String(32), nullable=False),
+    sa.Column("envelope", sa.LargeBinary, nullable=False),
+    sa.Column("key_id", sa.String(16), nullable=False),
+    sa.Column("added_at", sa.BigInteger, nullable=False),
+    sa.Column("added_by", sa.String(255), nullable=False),
+    sa.Column("stored_at", sa.BigInteger, nullable=True),
+    sa.Column("removing", sa.Boolean, nullable=False),
+)
+artefact_names = sa.Table(
+    "artefact_names",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+)
+artefact_keys = sa.Table(
+    "artefact_keys",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("pem", sa.Text, nullable=False),
+    sa.Column("label", sa.String(64), nullable=False),
+    sa.Column("added_at", sa.BigInteger, nullable=False),
+    sa.Column("added_by", sa.String(255), nullable=False),
 )
 taps = sa.Table(
     "taps",

@@ -61,7 +61,7 @@ SESSION: Final = {"WWW-Authenticate": 'Session realm="waypost"'}
 """Challenge for the script of a page: a browser does not know this scheme, so it shows no prompt of its own."""
 REQUESTED_WITH: Final = "x-requested-with"
 """Header with which a script says that it is one. Over plain HTTP browsers send no Sec-Fetch-Mode."""
-_TYPES: Final = frozenset(("application/json", "application/yaml"))
+_TYPES: Final = frozenset(("application/cose", "application/json", "application/octet-stream", "application/yaml"))
 """Content types of changes by a page. No form can send them."""
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
 """Fields that a proxy adds: then the client is remote, even if the connection has a local address."""

@@ -1,0 +1,1 @@
+"""Artefacts at a hub: stored images, trusted keys, and their HTTP interface."""
