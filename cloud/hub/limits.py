@@ -148,6 +148,10 @@ REGISTRY_CONNECT_S_MAX = 5
 REGISTRY_SILENCE_S_MAX = 30
 """Seconds of silence after which PostgreSQL is considered gone (TCP keepalives and unacknowledged data)."""
 
+REPAIRED_AT_ONCE = 5_000
+"""Rows in one statement while a registry that is older than its lake is repaired: far below
+`REGISTRY_STATEMENT_S_MAX` each, however large the fleet is."""
+
 REGISTRY_STATEMENT_S_MAX = 30
 """Seconds for one statement of PostgreSQL."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -77,11 +78,16 @@ class DeltaLake:
     def fence(self, table: str, commits: Mapping[str, int]) -> None:
         self._tables[table].fence(commits)
 
+    def ranges_of(self, table: str, transaction: TransactionId, version: int) -> list[SequenceRange] | None:
+        columns = _LEDGER if table == "ledger" else _TELEMETRY
+        rows = self._tables[table].added_by(transaction, version, columns)
+        if rows is None:
+            return None
+        return ledger_ranges_of(rows) if table == "ledger" else ranges_in_order(rows)
+
     def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
-        names = ["tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence"]
-        for rows in self._tables["ledger"].read(names, {}):
-            columns = (rows.column(name).to_pylist() for name in names)
-            yield [SequenceRange(*values) for values in zip(*columns, strict=True)]
+        for rows in self._tables["ledger"].read(_LEDGER, {}):
+            yield ledger_ranges_of(rows)
 
     def gateways(self) -> set[tuple[str, str]]:
         found: set[tuple[str, str]] = set()
@@ -94,6 +100,31 @@ class DeltaLake:
             ["epoch", "address", "sequence"], {"tenant": tenant, "gateway": gateway}
         ):
             yield ranges_of(tenant, gateway, rows)
+
+
+_LEDGER: Final = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
+
+
+_TELEMETRY: Final = ("tenant", "gateway", "epoch", "address", "sequence")
+
+
+def ranges_in_order(rows: pa.Table) -> list[SequenceRange]:
+    """Return the sequences of rows as ranges, in the order of the rows: that in which they were planned."""
+    ranges: list[SequenceRange] = []
+    columns = (rows.column(name).to_pylist() for name in _TELEMETRY)
+    for tenant, gateway, epoch, address, sequence in zip(*columns, strict=True):
+        last = ranges[-1] if ranges else None
+        if last is not None and last[:4] == (tenant, gateway, epoch, address) and sequence == last.last + 1:
+            ranges[-1] = last._replace(last=sequence)
+        else:
+            ranges.append(SequenceRange(tenant, gateway, epoch, address, sequence, sequence))
+    return ranges
+
+
+def ledger_ranges_of(rows: pa.Table) -> list[SequenceRange]:
+    """Return the ranges in rows of the ledger."""
+    columns = (rows.column(name).to_pylist() for name in _LEDGER)
+    return [SequenceRange(*values) for values in zip(*columns, strict=True)]
 
 
 def gateways_of(rows: pa.Table) -> set[tuple[str, str]]:

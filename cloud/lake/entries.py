@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from deltalake.transaction import AddAction
@@ -25,12 +25,15 @@ class EntryNews(NamedTuple):
     transactions: Mapping[str, int]
     changes_table: bool
     """True if columns, properties or protocol have changed."""
+    added: Sequence[str] = ()
+    """Paths of the data files that it adds, as written in the log."""
 
 
 def read_entry(content: bytes) -> EntryNews:
     """Read an entry of any program. Raises ValueError, TypeError or KeyError for a damaged one."""
     transactions: dict[str, int] = {}
     changes_table = False
+    added: list[str] = []
     for line in content.splitlines():
         if not line.strip():
             continue
@@ -40,7 +43,9 @@ def read_entry(content: bytes) -> EntryNews:
         changes_table = changes_table or "metaData" in action or "protocol" in action
         if (transaction := action.get("txn")) is not None:
             transactions[str(transaction["appId"])] = int(transaction["version"])
-    return EntryNews(transactions, changes_table)
+        if (file := action.get("add")) is not None:
+            added.append(str(file["path"]))
+    return EntryNews(transactions, changes_table, added)
 
 
 def append_entry(added: AddAction, transaction: TransactionId | None) -> bytes:

@@ -81,6 +81,11 @@ class LandingLake(Protocol):
         """Refuse commits up to these ids, by application, that are not in the table: they will never be in it."""
         ...
 
+    def ranges_of(self, table: str, transaction: TransactionId, version: int) -> Sequence[SequenceRange] | None:
+        """Return the sequences that a transaction added to `telemetry` or `ledger`, in this version or a few before;
+        None if the lake no longer has its entry or file."""
+        ...
+
     def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
         """Yield the ranges in `ledger` now, one data file at a time. As slow as `landed`."""
         ...

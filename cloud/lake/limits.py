@@ -116,6 +116,10 @@ REFUSED_CHECK_S = 60.0
 """Time after which a table that demands too much of a writer is read again while nothing is to be written to it: then
 the problem ends."""
 
+ENTRIES_SEARCHED_MAX = 200
+"""Versions searched for a commit when its row in the registry is damaged, some 20 ms each in a bucket. Beyond, the
+landed sequences of all gateways are read back from the lake."""
+
 COMMITS_KEPT = 1_000
 """Confirmed commits kept in the registry for inspection; correctness needs only the last id."""
 

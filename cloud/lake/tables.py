@@ -32,6 +32,7 @@ from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.limits import (
     APPEND_ATTEMPTS_MAX,
     COMPACTED_FILES_MIN,
+    ENTRIES_SEARCHED_MAX,
     FENCED_WITHIN,
     LOG_KEPT_DAYS,
     PASSED_ENTRIES_MAX,
@@ -219,6 +220,32 @@ class LakeTable:
             for path in pa.table(self._place.delta().get_add_actions())["path"].to_pylist():
                 source = self._place.source(unquote(path))
                 yield pq.read_table(source, columns=list(columns), filters=filters or None, partitioning=None)
+
+    def added_by(self, transaction: TransactionId, version: int, columns: Sequence[str]) -> pa.Table | None:
+        """Return these columns of the rows that a transaction added in this version, or in one of the
+        `ENTRIES_SEARCHED_MAX` before it; None if it is not there, or its file is gone. Raises `LakeError`, also while
+        the table cannot be opened."""
+        with lake_errors(f"table {self.name} cannot be read"):
+            self._open_again()
+            for number in range(version, max(-1, version - ENTRIES_SEARCHED_MAX), -1):
+                name = f"{LOG}/{number:020}.json"
+                news = _read_entry(self._place.read(name), name)
+                if news is None:
+                    return None
+                # a fence repeats the last number of its application, and adds nothing
+                if news.added and news.transactions.get(transaction.application) == transaction.commit:
+                    return self._rows_added(news.added, columns)
+        return None
+
+    def _rows_added(self, paths: Sequence[str], columns: Sequence[str]) -> pa.Table | None:
+        files = []
+        for path in paths:
+            try:
+                with pq.ParquetFile(self._place.source(unquote(path)), page_checksum_verification=True) as opened:
+                    files.append(opened.read(columns=list(columns)))
+            except FileNotFoundError:
+                return None
+        return pa.concat_tables(files)
 
     def append(self, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         """Append rows of one partition as one version, durable on return; return the version.

@@ -1,4 +1,4 @@
-"""Hubs of one registry are replaced one after the other by the next version, under load of a fleet.
+"""Hubs of one registry are replaced one after the other by the next version and back, under load of a fleet.
 
 Hubs of both versions serve together. ``./waypost test tests/fault/test_upgraded_hubs.py -m slow -s``
 """
@@ -129,7 +129,7 @@ def hubs(tmp_path: Path, postgres: Postgres, schema: str) -> Iterator[list[Waypo
         ]  # fmt: skip
 
 
-def test_next_version_loses_nothing_and_lands_nothing_twice(
+def test_next_version_and_the_way_back_lose_nothing_and_land_nothing_twice(
     hubs: list[Waypost], tmp_path: Path, postgres: Postgres, schema: str
 ) -> None:
     def versions() -> list[int]:
@@ -140,7 +140,12 @@ def test_next_version_loses_nothing_and_lands_nothing_twice(
         assert versions() == [SCHEMA_VERSION + 1]
         postgres.execute(f"SELECT {COLUMN} FROM gateways LIMIT 1", schema=schema)
 
-    load = asyncio.run(under_load(hubs, [update]))
+    async def go_back() -> None:
+        """Serve a registry of the next version with this one."""
+        await replace(hubs, PROGRAM)
+        assert versions() == [SCHEMA_VERSION + 1]
+
+    load = asyncio.run(under_load(hubs, [update, go_back]))
     landed = Counter(read_columns(tmp_path / "lake", "telemetry", "gateway", "sequence"))
     made = {
         (gateway.name, sequence)

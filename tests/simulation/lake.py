@@ -76,6 +76,10 @@ class SimulatedLake:
     def versions(self) -> Mapping[str, int]:
         return {name: len(versions) - 1 for name, versions in self._tables.items()}
 
+    def ranges_of(self, table: str, transaction: TransactionId, version: int) -> list[SequenceRange] | None:
+        """Raise NotImplementedError: no run damages a row of the registry."""
+        raise NotImplementedError
+
     @property
     def refusals(self) -> Mapping[str, TableRefusal]:
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from cloud.lake.contract import contract
-from cloud.lake.delta import gateways_of, ranges_of
+from cloud.lake.delta import gateways_of, ledger_ranges_of, ranges_in_order, ranges_of
 from cloud.lake.lake import TableRefusal, TransactionId
 from cloud.lake.sequences import SequenceRange
 
@@ -20,6 +20,7 @@ class MemoryLake:
         self.appended: dict[str, list[pa.Table]] = {name: [] for name in contract().tables}
         """Rows of each append, by table."""
         self._committed: dict[tuple[str, str], int] = {}
+        self._added: dict[tuple[str, TransactionId], pa.Table] = {}
         self._fenced: dict[tuple[str, str], int] = {}
 
     @property
@@ -37,6 +38,7 @@ class MemoryLake:
         self.appended[table].append(rows)
         if transaction is not None:
             self._committed[table, transaction.application] = transaction.commit
+            self._added[table, transaction] = rows
         return len(self.appended[table])
 
     def compact(self) -> int:
@@ -58,6 +60,19 @@ class MemoryLake:
         """Keep the fence: one hub at a time writes into this lake, so it refuses nothing."""
         self._fenced |= {(table, name): commit for name, commit in commits.items()}
 
+    def ranges_of(self, table: str, transaction: TransactionId, version: int) -> list[SequenceRange] | None:
+        rows = self._added.get((table, transaction))
+        if rows is None:
+            return None
+        if table == "ledger":
+            return ledger_ranges_of(rows)
+        return ranges_in_order(rows)
+
+    def lose(self, table: str) -> None:
+        """Forget which rows each transaction added, as after a deletion of old files."""
+        for key in [key for key in self._added if key[0] == table]:
+            del self._added[key]
+
     def ledgered(self) -> Iterator[Sequence[SequenceRange]]:
         names = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
         for rows in self.appended["ledger"]:
@@ -68,6 +83,9 @@ class MemoryLake:
 
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         for rows in list(self.appended["telemetry"]):
-            whose = zip(rows.column("tenant").to_pylist(), rows.column("gateway").to_pylist(), strict=True)
-            mine = pa.array([who == (tenant, gateway) for who in whose])
-            yield ranges_of(tenant, gateway, rows.filter(mine))
+            yield ranges_of(tenant, gateway, _of_gateway(rows, (tenant, gateway)))
+
+
+def _of_gateway(rows: pa.Table, key: tuple[str, str]) -> pa.Table:
+    whose = zip(rows.column("tenant").to_pylist(), rows.column("gateway").to_pylist(), strict=True)
+    return rows.filter(pa.array([who == key for who in whose]))

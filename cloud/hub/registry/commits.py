@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Key
 from cloud.hub.registry.commit_states import FORGOTTEN, PREPARED, TELEMETRY
+from cloud.hub.registry.damaged_commits import DamagedCommits
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
@@ -42,6 +43,7 @@ class RegistryCommits:
         self._generations = generations
         self._unfolded = unfolded
         self._marks = Marks(database, generations)
+        self._damaged = DamagedCommits(database, writer, self._check)
         self.landed_since_fold = 0
         """Ranges that have landed here since the last fold."""
         mine = sa.select(commits.c.table_name, sa.func.max(commits.c.id)).where(commits.c.writer == writer.id)
@@ -100,7 +102,7 @@ class RegistryCommits:
     def unresolved(self) -> Sequence[Prepared]:
         if self._check.is_due:
             self._run_check()
-        found = self._database.transaction(self._unresolved)
+        found = self._damaged.transaction(self._unresolved)
         self._marks.forget()  # another hub may have confirmed a commit of this one since
         self.landed_since_fold = 0
         return found
@@ -118,7 +120,10 @@ class RegistryCommits:
             self._writer.require(tx)
             self._unfolded.fold(tx, self._unfolded.of_writers(tx, self._writer.own))
 
-        self._database.transaction(work)
+        try:
+            self._damaged.transaction(work)
+        except LakeError as error:
+            raise RegistryError(str(error)) from error
         self.landed_since_fold = 0
 
     def take_over(self, gateways: Iterable[Key]) -> Sequence[Prepared]:
@@ -132,7 +137,7 @@ class RegistryCommits:
         new = {key for key in gateways if self._marks.known(key) is None}
         if not new:
             return []
-        left_open, found = self._database.transaction(lambda tx: self._take_over(tx, new))
+        left_open, found = self._damaged.transaction(lambda tx: self._take_over(tx, new))
         for key, of_gateway in found.items():
             self._marks.keep(key, of_gateway)
         return left_open
@@ -181,7 +186,7 @@ class RegistryCommits:
                 self._run_check()
             except LakeError as error:
                 raise RegistryError(f"the registry cannot be compared with the lake: {error}") from error
-        return self._database.transaction(lambda tx: self._view(tx, (tenant, gateway)))
+        return self._damaged.transaction(lambda tx: self._view(tx, (tenant, gateway)))
 
     def _view(self, tx: sa.Connection, key: Key) -> GatewayMarks:
         """Return the marks of a gateway at any hub."""
@@ -194,7 +199,7 @@ class RegistryCommits:
     def _load(self, key: Key) -> GatewayMarks:
         """Return the marks of a gateway, and cache them if it is connected here. If it came from another hub, they are
         stable once nothing of it is landing there: nothing more can be prepared there."""
-        found, is_here = self._database.transaction(lambda tx: self._read_stable(tx, key))
+        found, is_here = self._damaged.transaction(lambda tx: self._read_stable(tx, key))
         return self._marks.keep(key, found) if is_here else found
 
     def _read_stable(self, tx: sa.Connection, key: Key) -> tuple[GatewayMarks, bool]:
@@ -236,7 +241,7 @@ class RegistryCommits:
             self._marks.rewrite(tx, (tenant, gateway), whole)
             return whole
 
-        self._marks.keep((tenant, gateway), GatewayMarks(self._database.transaction(work)))
+        self._marks.keep((tenant, gateway), GatewayMarks(self._damaged.transaction(work)))
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
         asked = list(ranges)
@@ -246,7 +251,7 @@ class RegistryCommits:
             self._require_none_elsewhere(tx, self._unfolded.naming(tx, who), who)
             return known_in_ledger(tx, asked)
 
-        return self._database.transaction(work)
+        return self._damaged.transaction(work)
 
     def dropped(self, stream: SequenceStream, first: int, last: int, limit: int | None = None) -> list[Span]:
         of_stream = (ledgered.c[name] == value for name, value in zip(stream._fields, stream, strict=True))
@@ -290,7 +295,7 @@ class RegistryCommits:
     def confirm(self, prepared: Prepared, version: int) -> None:
         own = prepared.writer in self._writer.own and prepared.table == TELEMETRY
         try:
-            self._database.transaction(lambda tx: self._confirm(tx, prepared, version, fold=not own))
+            self._damaged.transaction(lambda tx: self._confirm(tx, prepared, version, fold=not own))
         except CommitSettled:
             self._marks.forget()  # it may have landed, by the word of another hub
             raise

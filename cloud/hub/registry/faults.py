@@ -8,6 +8,7 @@
     ├── RegistryTooNew        a newer version of the program made it
     ├── RegistryLeft          it was moved elsewhere, or a move or restore into it has not ended
     ├── WriterReplaced        another hub uses this hub's writer id
+    ├── CommitDamaged         the ranges of a commit cannot be read
     ├── GatewaysMoved         gateways of a landing have connected to another hub
     └── LandingElsewhere      a hub with another lake has an unfinished landing of a gateway
 
@@ -45,6 +46,17 @@ class RegistryLeft(RegistryError):
 
 class WriterReplaced(RegistryError):
     """Another hub has started under this hub's writer id."""
+
+
+class CommitDamaged(RegistryError):
+    """The ranges of a commit cannot be read."""
+
+    def __init__(self, name: tuple[str, str, int], version: int | None) -> None:
+        """`name`: writer, table, commit; `version`: that of the table if it has landed."""
+        writer, table, commit = name
+        super().__init__(f"commit {commit} of table {table} by writer {writer or '(none)'} is damaged")
+        self.name = name
+        self.version = version
 
 
 class GatewaysMoved(RegistryError):

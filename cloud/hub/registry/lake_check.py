@@ -11,21 +11,26 @@ An older copy is repaired, once for all hubs (``cloud/decisions/0020-registry-ol
 1. The lake refuses all commits that were prepared and are not in it: their ranges are lost.
 2. In one transaction, every mark becomes unusable, the ranges of the ledger are read back, open commits are forgotten,
    and the numbers in the lake count as used. Every connection of a gateway counts as an old one, so gateways connect
-   again wherever they are.
+   again wherever they are. Its statements are bounded, not the transaction: a hub that has checked the registry before
+   must not land anything in between.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.limits import REPAIRED_AT_ONCE
 from cloud.hub.registry.commit_states import FORGOTTEN, NUMBERED, PREPARED
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import skip_numbers
+from cloud.hub.registry.faults import CommitDamaged
 from cloud.hub.registry.marks import Marks
+from cloud.hub.registry.paged_changes import change_in_pages
 from cloud.hub.registry.schema import (
     OLDER_WRITER,
     PARAMETERS_MAX,
@@ -84,6 +89,11 @@ class LakeCheck:
         self._lake = lake
         self._older = older
         self._checked = 0
+
+    @property
+    def lake(self) -> LandingLake | None:
+        """Lake that it checks against; None before `use`."""
+        return self._lake
 
     @property
     def is_due(self) -> bool:
@@ -190,11 +200,15 @@ class LakeCheck:
         def work(tx: sa.Connection) -> None:
             if not always and not _later(tx, found):
                 return  # another hub has repaired it in the meantime
-            UnfoldedCommits.fold(tx, UnfoldedCommits.of_writers(tx, {series.writer for series in found}))
+            for writer in sorted({series.writer for series in found}):
+                with contextlib.suppress(CommitDamaged):  # the marks are read back from the lake anyway
+                    UnfoldedCommits.fold(tx, UnfoldedCommits.of_writers(tx, [writer]))
             _forget_open(tx, lake.identity)
             Marks.mark_unusable(tx, landed)
-            _add_to_ledger(tx, dropped)
-            tx.execute(gateways.update().values(generation=gateways.c.generation + CONNECTIONS_AHEAD))
+            for start in range(0, len(dropped), REPAIRED_AT_ONCE):
+                _add_to_ledger(tx, dropped[start : start + REPAIRED_AT_ONCE])
+            further = gateways.update().values(generation=gateways.c.generation + CONNECTIONS_AHEAD)
+            change_in_pages(tx, further, [gateways.c.tenant, gateways.c.name], REPAIRED_AT_ONCE)
             _use_numbers(tx, fenced)
             skip_numbers(tx)
 
@@ -220,8 +234,8 @@ def _later(tx: sa.Connection, found: Mapping[CommitSeries, int]) -> dict[CommitS
 
 
 def _forget_open(tx: sa.Connection, lake: str) -> None:
-    """Forget the open commits of this lake: a later number in the lake does not tell that one of them is there, and the
-    marks are read back anyway."""
+    """Forget the open commits of this lake, also damaged ones: a later number in the lake does not tell that one of
+    them is there, and the marks are read back anyway."""
     elsewhere = sa.select(writers.c.id).where(writers.c.lake.is_not(None), writers.c.lake != lake)
     still = (commits.c.state == PREPARED, commits.c.writer.not_in(elsewhere))
     tx.execute(commits.update().where(*still).values(state=FORGOTTEN, ranges=b"", reached=None))

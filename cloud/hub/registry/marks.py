@@ -17,9 +17,11 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
+from cloud.hub.limits import REPAIRED_AT_ONCE
 from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.keys import key_rows
+from cloud.hub.registry.paged_changes import change_in_pages
 from cloud.hub.registry.schema import marks
 from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
@@ -99,14 +101,13 @@ class Marks:
 
     @staticmethod
     def mark_unusable(tx: sa.Connection, there: Collection[Key]) -> None:
-        """Mark all rows as unusable, also the missing rows of the gateways `there`."""
-        tx.execute(marks.update().values(checksum=NO_CHECKSUM))
-        known = {(row.tenant, row.gateway) for row in tx.execute(sa.select(marks.c.tenant, marks.c.gateway).distinct())}
-        unknown = [
-            _row(SequenceStream(*key, "", ""), SequenceSet()) | {"checksum": NO_CHECKSUM} for key in set(there) - known
-        ]
-        if unknown:
-            tx.execute(marks.insert(), unknown)
+        """Mark all rows as unusable, also the missing rows of the gateways `there`, in bounded statements."""
+        usable = marks.c.checksum.is_distinct_from(NO_CHECKSUM)
+        key = [marks.c[name] for name in SequenceStream._fields]
+        change_in_pages(tx, marks.update().where(usable).values(checksum=NO_CHECKSUM), key, REPAIRED_AT_ONCE)
+        whole = sorted(there)
+        for start in range(0, len(whole), REPAIRED_AT_ONCE):
+            _add_unusable(tx, whole[start : start + REPAIRED_AT_ONCE])
 
     @staticmethod
     def rewrite(tx: sa.Connection, key: Key, whole: Mapping[SequenceStream, SequenceSet]) -> None:
@@ -114,6 +115,20 @@ class Marks:
         tx.execute(marks.delete().where(marks.c.tenant == key[0], marks.c.gateway == key[1]))
         if whole:
             tx.execute(marks.insert(), [_row(stream, found) for stream, found in whole.items()])
+
+
+def _add_unusable(tx: sa.Connection, keys: Sequence[Key]) -> None:
+    """Add an unusable row for each gateway without one."""
+    mine = key_rows(tx, keys)
+    named = mine.join(marks, (marks.c.tenant == mine.c.tenant) & (marks.c.gateway == mine.c.name))
+    known = set(map(tuple, tx.execute(sa.select(mine.c.tenant, mine.c.name).select_from(named).distinct()).all()))
+    unknown = [
+        _row(SequenceStream(*key, "", ""), SequenceSet()) | {"checksum": NO_CHECKSUM}
+        for key in keys
+        if key not in known
+    ]
+    if unknown:
+        tx.execute(marks.insert(), unknown)
 
 
 _ROW: Final = (*SequenceStream._fields, "mark", "spans", "checksum", "closed")

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from cloud.lake.faults import RegistryError
 from cloud.lake.sequences import SequenceRange
 
 log = logging.getLogger(__name__)
@@ -34,8 +33,8 @@ def unpack_ends(packed: bytes | None, gateway: str) -> dict[int, int]:
     return {}
 
 
-def unpack_ranges(packed: bytes, table: str, commit: int) -> list[SequenceRange]:
-    """Unpack the ranges of a prepared commit. Raises `RegistryError` when they are damaged."""
+def unpack_ranges(packed: bytes) -> list[SequenceRange] | None:
+    """Unpack the ranges of a prepared commit; None when they are damaged."""
     try:
         checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
         if zlib.crc32(content) == checksum:
@@ -43,7 +42,7 @@ def unpack_ranges(packed: bytes, table: str, commit: int) -> list[SequenceRange]
     except msgspec.DecodeError:
         with contextlib.suppress(msgspec.DecodeError):  # written before there were checksums
             return msgspec.msgpack.decode(packed, type=list[SequenceRange])
-    raise RegistryError(f"commit {commit} of table {table} is damaged: restore the registry and the lake from a copy")
+    return None
 
 
 def unpack_openings(packed: bytes, gateway: str) -> list[str]:

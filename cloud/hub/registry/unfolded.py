@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from cloud.hub.groups import Key
 from cloud.hub.registry.commit_states import CONFIRMED, LEDGER, PREPARED
 from cloud.hub.registry.database import Database, execute_many
+from cloud.hub.registry.faults import CommitDamaged
 from cloud.hub.registry.marks import add_landed
 from cloud.hub.registry.packing import unpack_ranges
 from cloud.hub.registry.reached import raise_minimum_ends, unpack_reached
@@ -52,28 +53,41 @@ class UnfoldedCommits:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._named: dict[Name, array[int]] = {}
-        """Hashes of the gateways that each open commit names. What a commit names never changes, unless another server
-        of the database answers."""
+        self._named: dict[Name, array[int] | None] = {}
+        """Hashes of the gateways that each open commit names; None for a damaged one. What a commit names never
+        changes, unless another server of the database answers."""
         self._connection = 0
         """Connection of the database that the names were read on."""
 
     def naming(self, tx: sa.Connection, who: Iterable[Key]) -> list[OpenCommit]:
-        """Return the open commits of all hubs that name one of these gateways, those of each hub in their order."""
+        """Return the open commits of all hubs that name one of these gateways, those of each hub in their order. A
+        damaged one may name any."""
         if self._connection != self._database.connections:
             self._named.clear()
             self._connection = self._database.connections
         found = [OpenCommit(*row) for row in tx.execute(_OPEN).all()]
         new = [each for each in found if each.name not in self._named]
         for row in self._rows(tx, new):
+            ranges = unpack_ranges(row.ranges)
+            if ranges is None:
+                self._named[_name(row)] = None
+                continue
             reached = unpack_reached(row.reached, row.id)
-            named = {(store.tenant, store.gateway) for store in reached} | gateways_of(_ranges(row))
+            named = {(store.tenant, store.gateway) for store in reached} | gateways_of(ranges)
             self._named[_name(row)] = array("q", map(hash, named))
         there = {each.name for each in found}
         for name in self._named.keys() - there:
             del self._named[name]
         hashes = {hash(key) for key in who}
-        return [each for each in found if not hashes.isdisjoint(self._named[each.name])]
+        damaged = [name for name, named in self._named.items() if named is None]
+        asked = [each for each in found if self._is_named(each.name, hashes)]
+        for name in damaged:
+            del self._named[name]  # it may be repaired
+        return asked
+
+    def _is_named(self, name: Name, hashes: set[int]) -> bool:
+        named = self._named[name]
+        return named is None or not hashes.isdisjoint(named)
 
     @staticmethod
     def of_writers(tx: sa.Connection, writers: Collection[str]) -> list[OpenCommit]:
@@ -82,7 +96,7 @@ class UnfoldedCommits:
         return [OpenCommit(*row) for row in tx.execute(mine).all()]
 
     def prepared(self, tx: sa.Connection, of: Sequence[OpenCommit]) -> list[Prepared]:
-        """Return these commits with their ranges, those of each hub in their order."""
+        """Return these commits with their ranges, those of each hub in their order. Raises `CommitDamaged`."""
         return sorted(Prepared(*_name(row), _ranges(row)) for row in self._rows(tx, of))
 
     @staticmethod
@@ -101,7 +115,7 @@ class UnfoldedCommits:
     @staticmethod
     def _rows(tx: sa.Connection, of: Sequence[OpenCommit]) -> list[Any]:
         columns = (commits.c.writer, commits.c.table_name, commits.c.id)
-        query = sa.select(*columns, commits.c.ranges, commits.c.reached)
+        query = sa.select(*columns, commits.c.ranges, commits.c.reached, commits.c.version)
         at_once = PARAMETERS_MAX // len(columns)
         rows: list[Any] = []
         for start in range(0, len(of), at_once):
@@ -152,7 +166,11 @@ def _name(row: Any) -> Name:
 
 
 def _ranges(row: Any) -> list[SequenceRange]:
-    return unpack_ranges(row.ranges, row.table_name, row.id)
+    """Return the ranges of a commit. Raises `CommitDamaged`."""
+    ranges = unpack_ranges(row.ranges)
+    if ranges is None:
+        raise CommitDamaged(_name(row), row.version)
+    return ranges
 
 
 def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cloud.hub.groups import GatewayLineage, GatewaySession, LandingGroup, LandingOutcome, Presence, QueueEntry
-from cloud.hub.lander import Lander
+from cloud.hub.groups import GatewayLineage, Presence
 from cloud.hub.limits import FOLD_EVERY_S
 from cloud.hub.registry.faults import WriterReplaced
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import RegistryError
-from cloud.lake.landing import Landing
-from cloud.lake.rows import ReceivedBatch
 from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import HERE, THERE, Place
+from tests.contract.registry.landing_hub import LandingHub as Hub
 from tests.contract.registry.landings import batch, land
 from tests.support.memory_lake import MemoryLake
 
@@ -51,28 +49,6 @@ def counted(registry: Registry) -> Iterator[list[str]]:
     sa.event.listen(engine, "before_cursor_execute", add)
     yield found
     sa.event.remove(engine, "before_cursor_execute", add)
-
-
-class Hub:
-    """Registry and lander of one hub, with a clock that the test sets."""
-
-    def __init__(self, place: Place, lake: MemoryLake, writer: str = HERE) -> None:
-        self.now_s = 0.0
-        self.registry = place.open(writer)
-        self.registry.commits.write_to(lake)
-        self.lander = Lander(self.registry, Landing(lake, self.registry.commits), clock=lambda: self.now_s)
-
-    def connect(self, *gateways: str) -> None:
-        self.registry.directory.presence({("default", gateway): connected() for gateway in gateways})
-
-    def land(self, *batches: ReceivedBatch) -> None:
-        """Land batches in one group."""
-        entries = []
-        for received in batches:
-            session = GatewaySession(received.tenant, received.gateway, "-")
-            entries.append(QueueEntry(session, received, lambda _outcome, _words: None, 0.0))
-        self.lander.land(LandingGroup(entries), 1_000)
-        assert [entry.verdict for entry in entries] == [LandingOutcome.LANDED] * len(entries)
 
 
 def landed_of(place: Place, gateway: str = "gw") -> list[int]:

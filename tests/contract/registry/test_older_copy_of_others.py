@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 
 from cloud.hub.groups import Presence
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import GatewaysMoved
 from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
+from cloud.lake.faults import RegistryError
 from cloud.lake.landing import LandedRanges, Landing, LedgerRange
 from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import HERE, THERE, Place
@@ -127,3 +132,83 @@ def test_running_hub_checks_after_its_connection_was_lost(place: Place, lake: Pa
     hub.connect()
     hub.land((TEMPERATURE, 5, 24), (PUMP, 0, 4))
     assert (landed(lake, "gw1"), landed(lake, "gw2")) == (list(range(25)), list(range(5)))
+
+
+EVERYTHING: Final = "SELECT tenant, gateway, epoch, address, mark, checksum FROM marks ORDER BY 1, 2, 3, 4"
+
+
+class TestLargeFleet:
+    """The statements of the repair are bounded; an interrupted repair has not happened, and is made again."""
+
+    STREAMS: Final = [TEMPERATURE._replace(gateway=f"many{n // 3}", address=f"a/{n}") for n in range(15)]
+    AT_ONCE: Final = 2
+
+    @pytest.fixture(autouse=True)
+    def _small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("marks", "lake_check"):
+            monkeypatch.setattr(f"cloud.hub.registry.{module}.REPAIRED_AT_ONCE", self.AT_ONCE)
+
+    def older(self, place: Place, lake: Path) -> None:
+        """Leave a registry that lacks the second half of what is in the lake."""
+        first = Hub(place, lake, HERE)
+        keys = sorted({stream[:2] for stream in self.STREAMS})
+        first.registry.directory.presence({key: Presence("-", True, 1, 1) for key in keys})
+        first.land(*((stream, 0, 4) for stream in self.STREAMS[:9]))
+        first.registry.commits.fold()
+        first.land_ledger(100, 109)
+        copy = RegistryCopy(place)
+        first.land(*((stream, 0, 9) for stream in self.STREAMS))
+        for number in range(5):
+            first.land_ledger(200 + number, 200 + number)
+        first.registry.close()
+        copy.restore()
+
+    def check(self, pod: Hub, lake: Path) -> None:
+        pod.registry.directory.presence({stream[:2]: Presence("-", True, 1, 1) for stream in self.STREAMS})
+        pod.land(*((stream, 0, 12) for stream in self.STREAMS))
+        found = Counter((row["address"], row["sequence"]) for row in rows(lake, "telemetry"))
+        assert found == {(stream.address, sequence): 1 for stream in self.STREAMS for sequence in range(13)}
+        assert pod.land_ledger(203, 203).new == 0
+
+    def test_no_statement_grows_with_the_fleet(self, place: Place, lake: Path) -> None:
+        self.older(place, lake)
+        changed: list[int] = []
+
+        def count(_tx: object, cursor: Any, text: str, *_: object) -> None:
+            if text.startswith(("UPDATE marks", "UPDATE gateways", "INSERT INTO marks", "INSERT INTO ledgered")):
+                changed.append(cursor.rowcount)
+
+        sa.event.listen(sa.Engine, "after_cursor_execute", count)
+        try:
+            pod = Hub(place, lake, THERE)
+        finally:
+            sa.event.remove(sa.Engine, "after_cursor_execute", count)
+        assert pod.registry.commits.is_older_copy
+        assert sum(changed) > 15
+        assert max(changed) <= self.AT_ONCE
+        self.check(pod, lake)
+
+    @pytest.mark.parametrize("last", range(1, 17, 5))
+    def test_interrupted_repair_is_made_again(self, place: Place, lake: Path, last: int) -> None:
+        self.older(place, lake)
+        left = [last]
+
+        def interrupt(_tx: object, _cursor: object, text: str, *_: object) -> None:
+            left[0] -= text.startswith(("UPDATE", "INSERT"))
+            if left[0] < 0:
+                raise RegistryError("the server has gone")
+
+        before = place.execute(EVERYTHING)
+        sa.event.listen(sa.Engine, "before_cursor_execute", interrupt)
+        try:
+            with suppress(RegistryError):
+                Hub(place, lake, THERE)
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", interrupt)
+        place.close()  # as a hub does that cannot start
+        assert left[0] < 0, "it was interrupted"
+        assert place.execute(EVERYTHING) == before
+        pod = Hub(place, lake, ANOTHER)
+        self.check(pod, lake)
+        pod.registry.close()
+        assert not Hub(place, lake, HERE).registry.commits.is_older_copy

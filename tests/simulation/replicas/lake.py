@@ -75,6 +75,10 @@ class ReplicaLake:
     def versions(self) -> Mapping[str, int]:
         return {name: len(log) - 1 for name, log in self._tables.logs.items()}
 
+    def ranges_of(self, table: str, transaction: TransactionId, version: int) -> list[SequenceRange] | None:
+        """Raise NotImplementedError: no run damages a row of the registry."""
+        raise NotImplementedError
+
     @property
     def refusals(self) -> Mapping[str, TableRefusal]:
         return {}

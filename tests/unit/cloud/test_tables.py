@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import pyarrow as pa
@@ -15,12 +16,16 @@ from deltalake.exceptions import TableNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.batch import decode, encode
+from bridge.message import Run, Stored
 from cloud.lake import compaction
 from cloud.lake.contract import contract
+from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, LOG_KEPT_DAYS
-from cloud.lake.rows import record_rows
+from cloud.lake.rows import ReceivedBatch, record_rows, slices_of, telemetry_rows
+from cloud.lake.sequences import SequenceRange, SequenceStream
 from cloud.lake.tables import LakeTable
 from cloud.place.data_file import merge_statistics, statistics
 from cloud.place.folder import Folder
@@ -143,6 +148,64 @@ def test_column_of_another_type_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path / "manifests", other.append(pa.field("ingest_date", pa.string())))
     with pytest.raises(TableMismatch, match="other columns"):
         LakeTable.open(tmp_path, "manifests")
+
+
+class TestRangesOfATransaction:
+    """Sequences of a commit with a damaged row in the registry."""
+
+    APP: Final = "hub"
+
+    def landed(self, lake: DeltaLake, commit: int, *streams: tuple[SequenceStream, int, int]) -> int:
+        batches = []
+        for stream, first, count in streams:
+            run = Run(stream.address, "d", 0, b"", [b"x"] * count, 1_000)
+            batches.append(
+                ReceivedBatch(
+                    stream.tenant,
+                    stream.gateway,
+                    decode(encode([Stored(-1, first, run)], space="s", epoch=stream.epoch)),
+                )
+            )
+        slices = [
+            piece
+            for each, (_, first, count) in zip(batches, streams, strict=True)
+            for piece in slices_of(each, [[(first, first + count - 1)]])
+        ]
+        return lake.append("telemetry", telemetry_rows(slices, NOW_US), TransactionId(self.APP, commit))
+
+    def test_they_are_read_from_its_data_file(self, tmp_path: Path) -> None:
+        lake = DeltaLake(tmp_path)
+        one, two = SequenceStream("t", "gw1", "e", "a"), SequenceStream("u", "gw1", "f", "b")
+        self.landed(lake, 1, (one, 5, 3), (two, 0, 2))
+        later = self.landed(lake, 2, (one, 8, 1))
+        found = lake.ranges_of("telemetry", TransactionId(self.APP, 1), later)
+        assert found == [SequenceRange(*one, 5, 7), SequenceRange(*two, 0, 1)]
+        shutil.move(tmp_path / "telemetry", tmp_path / "away")
+        with pytest.raises(LakeError):
+            lake.ranges_of("telemetry", TransactionId(self.APP, 1), later)
+        shutil.move(tmp_path / "away", tmp_path / "telemetry")
+        assert lake.ranges_of("telemetry", TransactionId(self.APP, 3), later) is None
+        lake.fence("telemetry", {self.APP: 9})
+        assert lake.ranges_of("telemetry", TransactionId(self.APP, 2), lake.versions["telemetry"]) == [
+            SequenceRange(*one, 8, 8)
+        ], "the fence names it too"
+
+    def test_none_without_entry_or_file(self, tmp_path: Path) -> None:
+        lake, stream = DeltaLake(tmp_path), SequenceStream("t", "gw1", "e", "a")
+        version = self.landed(lake, 1, (stream, 0, 3))
+        again = self.landed(lake, 2, (stream, 3, 3))
+        DeltaTable(tmp_path / "telemetry").create_checkpoint()
+        (tmp_path / "telemetry" / "_delta_log" / f"{version:020}.json").unlink()
+        assert lake.ranges_of("telemetry", TransactionId(self.APP, 1), again) is None
+        for file in (tmp_path / "telemetry").rglob("part-*.parquet"):
+            file.unlink()
+        assert lake.ranges_of("telemetry", TransactionId(self.APP, 2), again) is None
+
+    def test_ledger(self, tmp_path: Path) -> None:
+        lake, stream = DeltaLake(tmp_path), SequenceStream("t", "gw1", "e", "a")
+        row = dict(stream._asdict(), first_sequence=3, last_sequence=4, bytes=1, reason="expired", decided_at=1)
+        version = lake.append("ledger", record_rows("ledger", [row], NOW_US), TransactionId(self.APP, 1))
+        assert lake.ranges_of("ledger", TransactionId(self.APP, 1), version) == [SequenceRange(*stream, 3, 4)]
 
 
 class TestSettled:
