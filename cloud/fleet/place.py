@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloud.hub.bundles.folder import BundleFolder
     from cloud.hub.configuration import HubSettings
     from cloud.hub.desired.making import ConfigurationTables
-    from cloud.hub.enrolment.authority import OwnAuthority
+    from cloud.hub.enrolment.authority import KnownAuthority
     from cloud.hub.registry.alerts import Alerts
     from cloud.hub.registry.commands import Commands
     from cloud.hub.registry.configurations import Configurations, Sign
@@ -127,7 +127,7 @@ class EnrolmentAccess(NamedTuple):
     """Open registry and authority, for tokens and certificates."""
 
     enrolments: Enrolments
-    authority: OwnAuthority
+    authority: KnownAuthority
     registry: sa.URL
     bundles: BundleFolder
 

@@ -25,6 +25,8 @@ AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the ports of a gateway, so that both run on one machine."""
 AMQPS_DEFAULT, HTTPS_DEFAULT = "0.0.0.0:5671", "0.0.0.0:8443"
 """The registered port of AMQP over TLS, and the usual one of HTTPS without a privilege."""
+PROBES_DEFAULT = "127.0.0.1:8082"
+"""Next to the ports of a hub on one machine."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -152,6 +154,61 @@ def _peers(settings: HubSettings) -> tuple[TopicSettings | None, BrokerSettings 
         raise CommandError(
             f"passwordFile {error.filename}: {error.strerror}", error="file-not-accessible", code=Exit.USAGE
         ) from error
+
+
+@hub.command()
+@click.option("--config", "config_path", type=click.Path(path_type=Path), required=True, help="Configuration (YAML).")
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    default=PROBES_DEFAULT,
+    show_default=True,
+    help="Listener for the probes /livez and /readyz, without TLS.",
+)
+def authority(config_path: Path, http: str) -> None:
+    """Sign for hubs that lack the authority's key.
+
+    It reads the configuration of the hubs, with `registry`, and `authority` with `key`; the hubs have the same
+    without `key`. Requests come through the registry, so it needs no lake, no data directory and no address that
+    gateways reach. While it is away, gateways continue with their certificates; enrolment, renewals, new
+    configurations and new hubs wait for it. Several of them do no harm.
+
+    One line on stdout reports that it signs: `ready http=HOST:PORT`. SIGTERM ends it.
+    """
+    from bridge.resources.endpoint import ListenEndpoint
+    from bridge.resources.errors import ConfigurationRejected
+    from cloud.hub.authority_process import AuthoritySettings
+    from cloud.hub.authority_process import run as sign
+    from cloud.hub.configuration import load
+    from cloud.hub.enrolment.files import AuthorityFileError, read_authority
+    from cloud.hub.enrolment.signature_request import SigningRules
+    from cloud.hub.registry.faults import RegistryUnreachable
+    from cloud.lake.faults import RegistryError
+    from edge.broker.listeners.tcp import ListenError
+    from edge.output.logs import write_to_stderr
+
+    try:
+        settings, endpoint = load(config_path), ListenEndpoint.parse(http)
+    except (ConfigurationRejected, ValueError) as error:
+        raise CommandError(str(error), error="configuration-rejected", code=Exit.USAGE) from error
+    given, registry = settings.authority_files, settings.registry
+    if given is None or given.key is None or registry is None:
+        words = f"{config_path}: `registry`, and `authority` with `certificate` and `key`, are needed"
+        raise CommandError(words, error="configuration-rejected", code=Exit.USAGE)
+    write_to_stderr(logging.INFO)
+    names = frozenset(name.lower() for name in settings.names)
+    try:
+        own = read_authority(given.certificate, given.key)
+        own.name_hub(names, settings.ocsp_url)
+        rules = SigningRules(names, settings.certificate_days * 86_400.0)
+        sign(AuthoritySettings(own, registry, rules, endpoint), lambda at: click.echo(f"ready http={at}"))
+    except AuthorityFileError as error:
+        raise CommandError(str(error), error="authority-not-readable", code=Exit.USAGE) from error
+    except ListenError as error:
+        raise CommandError(str(error), error="hub-not-started", code=Exit.USAGE) from error
+    except RegistryError as error:
+        code = Exit.UNREACHABLE if isinstance(error, RegistryUnreachable) else Exit.FAILED
+        raise CommandError(str(error), error="registry-failed", code=code) from error
 
 
 @hub.command()

@@ -34,6 +34,7 @@ from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.fields import Bytes, Effect, HostPort, ResourcePart, Restart, Text, read_by
 from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKinds, error_at, of_kind
 from cloud.hub.enrolment.est import EstServer, EstUrl
+from cloud.hub.enrolment.files import GivenAuthority
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.limits import DRAIN_S, DRAIN_S_MAX
 from cloud.hub.messaging.settings import TENANT, BrokerSettings
@@ -54,8 +55,9 @@ class AuthorityFiles(ResourcePart, frozen=True, kw_only=True):
 
     certificate: Restart[str]
     """Certificate of the authority."""
-    key: Restart[str]
-    """Key of the authority, without a passphrase."""
+    key: Restart[str | None] = None
+    """Key of the authority, without a passphrase. Without it, a process ``waypost hub authority`` on the same registry
+    signs."""
 
 
 class EstAuthority(ResourcePart, frozen=True, kw_only=True):
@@ -253,9 +255,11 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
         return EstServer(est.url, tls, est.user, given[0] if given else "")
 
     @property
-    def authority_files(self) -> tuple[Path, Path] | None:
-        """(certificate, key) of `authority`."""
-        return None if self.authority is None else (Path(self.authority.certificate), Path(self.authority.key))
+    def authority_files(self) -> GivenAuthority | None:
+        """Files of `authority`."""
+        if (given := self.authority) is None:
+            return None
+        return GivenAuthority(Path(given.certificate), Path(given.key) if given.key is not None else None)
 
 
 def _tenants(resources: Sequence[Resource]) -> Errors:
@@ -280,6 +284,14 @@ def _oidc(resources: Sequence[Resource]) -> Errors:
     for resource, spec in of_kind(resources, HubSettings):
         if spec.oidc is not None:
             yield from issuer_faults(resource, ("spec", "oidc"), spec.oidc)
+
+
+def _authority(resources: Sequence[Resource]) -> Errors:
+    """Report a registry that the process with the key of the authority could not reach."""
+    for resource, spec in of_kind(resources, HubSettings):
+        if spec.authority is not None and spec.authority.key is None and spec.registry is None:
+            what = "without `key`, `waypost hub authority` signs, which needs the same `registry`: set it"
+            yield error_at(resource, ("spec", "authority"), what)
 
 
 def _est(resources: Sequence[Resource]) -> Errors:
@@ -347,7 +359,7 @@ def _messaging(resources: Sequence[Resource]) -> Errors:
 
 
 HUB: Final = ResourceKind("Hub", HubSettings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
-KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est, _kafka, _messaging))
+KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _authority, _est, _kafka, _messaging))
 
 
 def load(path: Path) -> HubSettings:

@@ -290,6 +290,11 @@ class HubHealth:
                 "enrolment", what, "check the server of `est`; gateways continue until their certificates end"
             )
 
+        if self._enrolment is not None and (why := self._enrolment.authority_trouble) is not None:
+            what = f"no certificates and configurations are signed: {why}"
+            step = "look at the process `waypost hub authority`; gateways continue until their certificates end"
+            yield FoundProblem("authority", what, step)
+
     def configurations(self) -> Iterator[FoundProblem]:
         """Report gateways without their wanted configuration, and halted roll-outs."""
         if self._desired is None:

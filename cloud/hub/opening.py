@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.data import writer_id
-from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.enrolment.files import (
     AuthorityFileError,
     Enroller,
@@ -100,7 +100,8 @@ class HubConfiguration:
 class ListenerCredentials(NamedTuple):
     """Authority, certificate and registration of a hub with enrolment."""
 
-    authority: OwnAuthority
+    authority: KnownAuthority
+    """An `OwnAuthority` if the key is here."""
     server: ServerCertificate
     registration: Registration | None
     """None if the hub's own authority signs the gateways' certificates."""
@@ -163,7 +164,8 @@ def make_tap(configuration: HubConfiguration, lake: str, hub: str, now_us: Calla
 def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:
     """Load the authority and the hub's own certificate; create missing ones. Raises `AuthorityFileError`."""
     authority = load_authority(data, enroller.authority_files, time.time())
-    authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
+    if isinstance(authority, OwnAuthority):
+        authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
     registration = connect_registration(data, authority, enroller.est) if enroller.est is not None else None
     clients = registration.file if registration is not None else None
     server = ServerCertificate(data, authority, enroller.names, clients)

@@ -50,18 +50,17 @@ from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.devices.routes import device_registry_routes
 from cloud.hub.devices.service import DeviceRegistry
+from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.enrolment.certificate_http import certificate_routes
-from cloud.hub.enrolment.files import (
-    FOLDER,
-    AuthorityFileError,
-    Enroller,
-    ServerCertificate,
-    load_authority,
-)
+from cloud.hub.enrolment.certificate_renewal import CertificateRenewal
+from cloud.hub.enrolment.delegated_key import DelegatedKey
+from cloud.hub.enrolment.files import FOLDER, OCSP_KEY, AuthorityFileError, Enroller, load_authority
 from cloud.hub.enrolment.gateway_http import gateway_routes
 from cloud.hub.enrolment.http import routes as enrolment_routes
+from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.enrolment.signature_request import SignerPurpose
 from cloud.hub.enrolment.token_http import routes as token_routes
 from cloud.hub.events.http import EventsApi
 from cloud.hub.events.problem_recorder import ProblemRecorder
@@ -93,7 +92,7 @@ from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenant_of_user, t
 from cloud.hub.probes import Probes
 from cloud.hub.quotas_http import quota_routes
 from cloud.hub.receipts.service import ReceiptService
-from cloud.hub.receipts.signer import ReceiptSigner
+from cloud.hub.receipts.signer import ReceiptSigner, certify_receipts
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
 from cloud.hub.registry.sessions import RegistrySessions
@@ -188,13 +187,13 @@ class HubServer:
         self._quotas = SharedQuotas(registry, configuration.tenants, self._spaces.follow, hint)
         self._connections = Connections(self.acceptor)
         self._older_copy = OlderCopyNotice(configuration.data)
-        self._server_certificate: ServerCertificate | None = None
+        self._remote: RemoteAuthority | None = None
+        """Process with the authority's key; None if the key is here."""
+        self._renewal: CertificateRenewal | None = None
+        """None without a certificate of the hub's own."""
         self._tls = configuration.tls
         self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
-        self._desired: DesiredConfigurations | None = None
-        if self._enrolment is not None:
-            hint = self._notices.follow(NoticeTopic.CONFIGURATIONS, NoticeTopic.ROLLOUTS)
-            self._desired = DesiredConfigurations(self._enrolment.authority, registry, hint=hint)
+        self._desired = _desired_configurations(opened.own, registry, self._notices) if self._enrolment else None
         self._commands = self._make_commands(registry)
         self._receipts = self._make_receipts()
         self._certificates: Certificates | None = None
@@ -265,10 +264,12 @@ class HubServer:
         configuration = self._configuration
         if configuration.enroller is None:
             return None
-        authority, self._server_certificate, registration = own
-        self._tls = self._server_certificate.listener
+        authority, server, registration = own
+        signer = _signer(authority, registry, self._notices)
+        self._remote = signer if isinstance(signer, RemoteAuthority) else None
+        self._tls = server.listener
         enrolment = Enrolment(
-            authority,
+            signer,
             registry,
             life_s=configuration.enroller.life_s,
             revoked=self.acceptor.review,
@@ -278,7 +279,9 @@ class HubServer:
             record=RevocationRecord(configuration.data / FOLDER),
             older=self._older_copy.add,
             hint=self._notices.follow(NoticeTopic.REVOCATIONS),
+            ocsp_key=_ocsp_key(configuration.data, self._remote),
         )
+        self._renewal = CertificateRenewal(server, self._remote, enrolment)
         self.acceptor.set_policy(enrolment)
         return enrolment
 
@@ -348,7 +351,10 @@ class HubServer:
         """Make the service for landing receipts. Without enrolment an authority is made at the first request."""
         data, enroller = self._configuration.data, self._configuration.enroller
         given = enroller.authority_files if enroller is not None else None
-        signer = ReceiptSigner(data / FOLDER, lambda: load_authority(data, given, time.time()))
+        load = partial(load_authority, data, given)
+        remote = self._remote
+        certify = remote.certifier(SignerPurpose.RECEIPTS) if remote is not None else partial(certify_receipts, load)
+        signer = ReceiptSigner(data / FOLDER, lambda: load(time.time()), certify)
         made = self.sources[RECEIPTS] = ReceiptService(self._committer, signer, _now_us)
         return made
 
@@ -389,6 +395,9 @@ class HubServer:
         app = self._make_application(access)
         try:
             await self._start_users()
+            if self._remote is not None and self._renewal is not None:
+                await self._remote.open()
+                await self._renewal.obtain(stop)
             if self._tls is not None:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             await self._open_services()
@@ -420,8 +429,8 @@ class HubServer:
                 log.info("stopping: landing received messages first")
                 for driver in self._connections.listener.drivers:
                     driver.pause_reading(STOPPING)
-        except (ListenError, TlsError, RegistryError) as error:
-            raise HubError(str(error)) from error
+        except (ListenError, TlsError, RegistryError, AuthorityFileError, NotSigned) as error:
+            raise HubError(str(error), unreachable=isinstance(error, NotSigned)) from error
         finally:
             await self._end(access)
 
@@ -451,7 +460,8 @@ class HubServer:
         """Open the services with connections to the registry of their own. Raises `RegistryError`."""
         if self._enrolment is not None:
             await self._enrolment.open()
-            await self._store_own_certificate(self._enrolment)
+        if self._renewal is not None:
+            await self._renewal.store()
         if self._desired is not None:
             await self._desired.open()
         parts = (self._quotas, self._commands, self._alerts, self._audit, self._devices)
@@ -463,8 +473,8 @@ class HubServer:
         """Close what `_open_services` has opened."""
         await self._notices.stop()
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
-        more = (self._desired, self._enrolment, self._downloads)
-        for part in (self._artefacts, self._problems, self._events, *parts, *more):
+        services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
+        for part in (self._artefacts, self._problems, self._events, *parts, *services):
             if part is not None:
                 await part.close()
 
@@ -500,7 +510,7 @@ class HubServer:
                 *device_registry_routes(self._devices, access, tenants.names),
                 *_update_routes(self._desired, self._downloads, access, self.acceptor),
                 *_artefact_routes(self._artefacts, access, self._enrolment, dev=self._configuration.dev),
-                *_identity_routes(self._enrolment, access, self._server_certificate, lambda: self._url),
+                *_identity_routes(self._enrolment, access, self._renewal, lambda: self._url),
             ],
         )
 
@@ -551,31 +561,13 @@ class HubServer:
             now = asyncio.get_running_loop().time()
             if self._certificates is not None and now - checked_at >= CERTIFICATES_CHECK_S:
                 checked_at = now
-                await self._keep_certificate()
+                if self._renewal is not None:
+                    await self._renewal.keep()
                 self._certificates.check()
             self._health.problems()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_EVERY_S):
                     await stop.wait()
-
-    async def _keep_certificate(self) -> None:
-        """Renew the hub's own certificate when it is due."""
-        try:
-            if self._server_certificate is not None and self._server_certificate.keep(time.time()):
-                log.info("renewed the hub's own certificate")
-                if self._enrolment is not None:
-                    await self._store_own_certificate(self._enrolment)
-        except AuthorityFileError as error:
-            log.warning("the hub's own certificate cannot be renewed: %s", error)
-
-    async def _store_own_certificate(self, enrolment: Enrolment) -> None:
-        """Store the hub's own certificate in the registry, for OCSP."""
-        own = self._server_certificate.shown() if self._server_certificate is not None else None
-        try:
-            if own is not None:
-                await enrolment.store_own_certificate(own)
-        except RegistryError as error:
-            log.warning("the hub's own certificate is not in the registry, so OCSP does not know it: %s", error)
 
     async def _finish(self) -> None:
         """Land and acknowledge everything received, then close all connections."""
@@ -639,6 +631,30 @@ def _make_fleet(landing: Landing, quotas: Tenants, hub: str) -> FleetState:
     return FleetState(versions=landing.versions, refusals=landing.refusals, quotas=quotas, hub=hub)
 
 
+def _desired_configurations(
+    own: ListenerCredentials | None, registry: sa.URL, notices: ChangeNotices
+) -> DesiredConfigurations | None:
+    """Return the service for configurations; None without an authority."""
+    if own is None:
+        return None
+    hint = notices.follow(NoticeTopic.CONFIGURATIONS, NoticeTopic.ROLLOUTS)
+    return DesiredConfigurations(own.authority, registry, hint=hint)
+
+
+def _signer(authority: KnownAuthority, registry: sa.URL, notices: ChangeNotices) -> OwnAuthority | RemoteAuthority:
+    """Return what signs for the hub: the authority, or the process with its key."""
+    if isinstance(authority, OwnAuthority):
+        return authority
+    return RemoteAuthority(authority, registry, hint=notices.follow(NoticeTopic.SIGNED))
+
+
+def _ocsp_key(data: Path, remote: RemoteAuthority | None) -> DelegatedKey | None:
+    """Return the hub's key for OCSP; None if the authority's key is here."""
+    if remote is None:
+        return None
+    return DelegatedKey(data / FOLDER / OCSP_KEY, lambda: remote.known, remote.certifier(SignerPurpose.OCSP))
+
+
 def _problem_recorder(registry: sa.URL, hub: str, health: HubHealth, fleet: FleetState) -> ProblemRecorder:
     """Make the record of problems of this hub and its gateways."""
 
@@ -677,14 +693,14 @@ def _artefact_routes(
 
 
 def _identity_routes(
-    enrolment: Enrolment | None, access: HttpAccess, own: ServerCertificate | None, url: Callable[[], str]
+    enrolment: Enrolment | None, access: HttpAccess, own: CertificateRenewal | None, url: Callable[[], str]
 ) -> list[HttpRoute]:
     """Return the routes for tokens and certificates; none without enrolment. `own`: certificate of the hub; `url`
     returns the URL for gateways."""
     if enrolment is None:
         return []
     routes = [*enrolment_routes(enrolment, time.time), *gateway_routes(enrolment, access)]
-    more = certificate_routes(enrolment, access, own) if own is not None else ()
+    more = certificate_routes(enrolment, access, own.own) if own is not None else ()
     return [*routes, *more, *token_routes(enrolment, access, url)]
 
 

@@ -131,6 +131,7 @@ class HubRelease:
             (self._folder / name).write_text(text)
         files = (f"--cert={self._folder / 'tls.crt'}", f"--key={self._folder / 'tls.key'}")
         self._within("create", "secret", "tls", "waypost-authority", *files)
+        self._within("create", "configmap", "waypost-ca", f"--from-file=ca.crt={self._folder / 'tls.crt'}")
         (self._folder / "password").write_text(PASSWORD)
         self._within("create", "secret", "generic", "waypost-registry", f"--from-file={self._folder / 'password'}")
         keys = [f"--from-literal={name}={value}" for name, value in KEYS.items() if name != "AWS_REGION"]
@@ -149,7 +150,7 @@ class HubRelease:
                 "existingSecret": "waypost-lake",
             },
             "registry": {"url": self._registry, "existingSecret": "waypost-registry"},
-            "authority": {"existingSecret": "waypost-authority"},
+            "authority": {"existingSecret": "waypost-authority", "caConfigMap": "waypost-ca"},
             "service": {"type": "ClusterIP"},
             "resources": {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
             "drain": {"endpointSeconds": 3, "seconds": 10},

@@ -25,7 +25,7 @@ from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.desired.making import ConfigurationTables, make_context
-from cloud.hub.enrolment.authority import Authority
+from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
     CONFIGURATIONS_CHECK_INTERVAL_S,
@@ -34,7 +34,7 @@ from cloud.hub.limits import (
     REPORTS_AT_ONCE_MAX,
     SELECTED_AT_ONCE_MAX,
 )
-from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign
+from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign, sign_late
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.opening import open_registry
@@ -78,8 +78,11 @@ class _Registry(NamedTuple):
     tables: ConfigurationTables
 
 
-def make_signer(authority: Authority) -> Sign:
-    """Return a function that signs documents with an authority's key."""
+def make_signer(authority: KnownAuthority) -> Sign:
+    """Return a function that signs documents with an authority's key; without the key it leaves that to the process
+    that has it."""
+    if not isinstance(authority, OwnAuthority):
+        return sign_late(authority.fingerprint.hex())
     return lambda content: signed_text(authority.sign(to_sign(content)))
 
 
@@ -88,7 +91,7 @@ class DesiredConfigurations:
 
     def __init__(
         self,
-        authority: Authority,
+        authority: KnownAuthority,
         registry: sa.URL,
         *,
         now: Callable[[], float] = time.time,

@@ -1,6 +1,7 @@
 """Certificate authority of the hub. No files and no clock: `now` is an argument.
 
-`Authority` is the interface that enrolment needs. `OwnAuthority` signs with its own key.
+`Authority` is the interface that enrolment needs. `KnownAuthority` is its certificate alone, where another process has
+the key. `OwnAuthority` signs with its own key.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class RevokedCertificate(NamedTuple):
     """UTC seconds since 1970."""
 
 
-class Authority(Protocol):
-    """Authority that signs the gateways' certificates."""
+class AuthorityIdentity(Protocol):
+    """Certificate of an authority."""
 
     @property
     def pem(self) -> str:
@@ -76,6 +77,15 @@ class Authority(Protocol):
         """SHA-256 of the authority's certificate (DER), as in tokens."""
         ...
 
+    @property
+    def certificate(self) -> x509.Certificate:
+        """Certificate of the authority."""
+        ...
+
+
+class Authority(AuthorityIdentity, Protocol):
+    """Authority that signs the gateways' certificates."""
+
     def gateway_certificate(
         self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float
     ) -> SignedCertificate:
@@ -85,11 +95,6 @@ class Authority(Protocol):
 
     def revocations(self, revoked: Iterable[RevokedCertificate], number: int, now: float) -> bytes:
         """Sign a list of revoked certificates (RFC 5280 section 5), DER. `number` never decreases."""
-        ...
-
-    @property
-    def certificate(self) -> x509.Certificate:
-        """Certificate of the authority."""
         ...
 
     def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
@@ -104,11 +109,30 @@ class Authority(Protocol):
         ...
 
 
-class OwnAuthority:
+class KnownAuthority:
+    """Certificate of an authority. Another process has the key."""
+
+    def __init__(self, certificate: x509.Certificate) -> None:
+        self._certificate = certificate
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return self._certificate
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.certificate.fingerprint(hashes.SHA256())
+
+
+class OwnAuthority(KnownAuthority):
     """Authority with a key held by the hub. A generated one has a P-256 key and is self-signed."""
 
     def __init__(self, certificate: x509.Certificate, key: PrivateKey) -> None:
-        self._certificate = certificate
+        super().__init__(certificate)
         self._key = key
         self._ocsp_url: str | None = None
         self._hub_names: Collection[str] = ()
@@ -133,21 +157,9 @@ class OwnAuthority:
         self._hub_names, self._ocsp_url = names, ocsp_url
 
     @property
-    def certificate(self) -> x509.Certificate:
-        return self._certificate
-
-    @property
-    def pem(self) -> str:
-        return self.certificate.public_bytes(Encoding.PEM).decode()
-
-    @property
     def key_pem(self) -> str:
         """Private key for the authority's file; secret."""
         return key_pem(self._key)
-
-    @property
-    def fingerprint(self) -> bytes:
-        return self.certificate.fingerprint(hashes.SHA256())
 
     def gateway_certificate(
         self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float
@@ -180,6 +192,18 @@ class OwnAuthority:
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([DOCUMENT_SIGNING]), critical=True)
             .add_extension(name, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def ocsp_certificate(self, key: PublicKey, now: float, life_s: float) -> x509.Certificate:
+        """Sign a certificate for a key that signs OCSP responses, and nothing else (RFC 6960 section 4.2.2.2)."""
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "OCSP responses")])
+        return (
+            _builder(subject, self.certificate.subject, key, now, life_s, AUTHORITY_BACKDATED_S)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.OCSP_SIGNING]), critical=False)
+            .add_extension(x509.OCSPNoCheck(), critical=False)
+            .add_extension(self._key_identifier(), critical=False)
             .sign(self._key, hashes.SHA256())
         )
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX
 from cloud.hub.enrolment.authority import (
+    KnownAuthority,
     OwnAuthority,
     SignedCertificate,
     key_id,
@@ -42,8 +43,18 @@ PUBLIC: Final = "ca.pem"
 """Certificate alone, for programs that trust the authority."""
 SERVER: Final = "server.pem"
 """Key and certificate of the hub's listeners."""
+OCSP_KEY: Final = "ocsp.pem"
+"""Key and certificate for OCSP responses, where another process has the key of the authority."""
 LOCK: Final = "lock"
 HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class GivenAuthority(NamedTuple):
+    """PEM files of an authority that the configuration names."""
+
+    certificate: Path
+    key: Path | None
+    """None: the process `waypost hub authority` has the key."""
 
 
 class AuthorityFileError(Exception):
@@ -67,14 +78,33 @@ def load_own_authority(data: Path, now: float, name: str) -> OwnAuthority:
     return found
 
 
-def load_authority(data: Path, given: tuple[Path, Path] | None, now: float) -> OwnAuthority:
-    """Load the authority of a hub: the given (certificate, key), or its own. Raises `AuthorityFileError`."""
+def load_authority(data: Path, given: GivenAuthority | None, now: float) -> KnownAuthority:
+    """Load the authority of a hub: the given one, or its own. Raises `AuthorityFileError`.
+
+    It is an `OwnAuthority`, except if the given one has no key here.
+    """
     if given is None:
         return load_own_authority(data, now, f"Waypost hub {socket.gethostname()}"[:COMMON_NAME_CHARACTERS_MAX])
-    authority = read_authority(*given)
+    authority = read_given_authority(given)
     (data / FOLDER).mkdir(mode=FOLDER_MODE, exist_ok=True)
     write_private(data / FOLDER / PUBLIC, authority.pem)
     return authority
+
+
+def read_given_authority(given: GivenAuthority) -> KnownAuthority:
+    """Load the given authority, with its key if there is one. Raises `AuthorityFileError`."""
+    if given.key is not None:
+        return read_authority(given.certificate, given.key)
+    try:
+        own = x509.load_pem_x509_certificate(given.certificate.read_bytes())
+        key = own.public_key()
+    except OSError as error:
+        raise AuthorityFileError(_unusable(given.certificate, error)) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        raise AuthorityFileError(f"{given.certificate} is not a certificate in PEM; copy it again") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey) or not _is_authority(own):
+        raise AuthorityFileError(f"{given.certificate} is not an authority: it may not sign certificates")
+    return KnownAuthority(own)
 
 
 def read_authority(certificate: Path, key: Path) -> OwnAuthority:
@@ -99,7 +129,7 @@ def read_authority(certificate: Path, key: Path) -> OwnAuthority:
     return OwnAuthority(own, private)
 
 
-def connect_registration(data: Path, authority: OwnAuthority, server: EstServer) -> Registration:
+def connect_registration(data: Path, authority: KnownAuthority, server: EstServer) -> Registration:
     """Connect to the authority of an EST server.
 
     Its certificates are fetched now, or taken from the last time if it does not answer. Raises `AuthorityFileError`.
@@ -121,8 +151,8 @@ def connect_registration(data: Path, authority: OwnAuthority, server: EstServer)
 class Enroller(NamedTuple):
     """Settings of enrolment."""
 
-    authority_files: tuple[Path, Path] | None
-    """(certificate, key) of the authority that signs gateways' certificates; None for the hub's own."""
+    authority_files: GivenAuthority | None
+    """Authority that signs gateways' certificates; None for the hub's own."""
     names: Sequence[str]
     """Names and addresses of the hub for gateways."""
     life_s: float
@@ -142,13 +172,15 @@ def machine_names() -> list[str]:
 class ServerCertificate:
     """Certificate of the hub's own listeners, created and renewed by its own authority."""
 
-    def __init__(self, data: Path, authority: OwnAuthority, names: Sequence[str], clients: Path | None = None) -> None:
+    def __init__(
+        self, data: Path, authority: KnownAuthority, names: Sequence[str], clients: Path | None = None
+    ) -> None:
         """`names`: names and addresses of the hub, the subject's first. `clients`: file with the authorities of
         gateways' certificates; None for this authority alone."""
         self.file = data / FOLDER / SERVER
         self._clients = clients or data / FOLDER / PUBLIC
         self._authority = authority
-        self._names = list(dict.fromkeys(str(name).lower() for name in names))
+        self.names = list(dict.fromkeys(str(name).lower() for name in names))
         self._due_at = float("-inf")
 
     @property
@@ -158,25 +190,38 @@ class ServerCertificate:
         return TlsListener(certificate=own, key=own, client_ca=str(self._clients))
 
     def keep(self, now: float) -> bool:
-        """Create the certificate if it is missing, has other names or another authority, or is at two thirds of its
-        validity.
+        """Create the certificate if it is due (`is_due`) and the key of the authority is here.
 
         Return whether it is new. Raises `AuthorityFileError`.
         """
+        if not isinstance(self._authority, OwnAuthority) or not self.is_due(now):
+            return False
+        key = new_key()
+        made = self._authority.server_certificate(key.public_key(), self.names, now, SERVER_DAYS * 86_400.0)
+        self.install(key, made.pem)
+        return True
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the certificate is missing, has other names or another authority, or is at two thirds of its
+        validity."""
         if now < self._due_at and self.file.exists():
             return False
         found = self._read()
-        if found is not None and now < _due_at(found):
-            self._due_at = _due_at(found)
-            return False
-        key = new_key()
-        made = self._authority.server_certificate(key.public_key(), self._names, now, SERVER_DAYS * 86_400.0)
+        self._due_at = _due_at(found) if found is not None else float("-inf")
+        return now >= self._due_at
+
+    def is_usable(self, now: float) -> bool:
+        """Return whether there is a certificate with these names that has not ended."""
+        found = self._read()
+        return found is not None and now < found.not_valid_after_utc.timestamp()
+
+    def install(self, key: ec.EllipticCurvePrivateKey, pem: str) -> None:
+        """Store a certificate with its key. Raises `AuthorityFileError`."""
         try:
-            write_private(self.file, key_pem(key) + made.pem)
+            write_private(self.file, key_pem(key) + pem)
         except OSError as error:
             raise AuthorityFileError(_unusable(self.file, error)) from error
-        self._due_at = now + (made.ends_at - now) * 2 / 3
-        return True
+        self._due_at = _due_at(x509.load_pem_x509_certificate(pem.encode("ascii")))
 
     def shown(self) -> SignedCertificate | None:
         """Return the current certificate; None without a valid one."""
@@ -190,15 +235,15 @@ class ServerCertificate:
             names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound, x509.InvalidVersion):
             return None
-        return found if {str(each.value) for each in names} == set(self._names) else None
+        return found if {str(each.value) for each in names} == set(self.names) else None
 
 
-def hub_certificate(data: Path, authority: OwnAuthority) -> SignedCertificate | None:
+def hub_certificate(data: Path, authority: KnownAuthority) -> SignedCertificate | None:
     """Return the hub's own certificate; None without a valid one."""
     return _shown(data / FOLDER / SERVER, authority)
 
 
-def _shown(file: Path, authority: OwnAuthority) -> SignedCertificate | None:
+def _shown(file: Path, authority: KnownAuthority) -> SignedCertificate | None:
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
         found.verify_directly_issued_by(authority.certificate)

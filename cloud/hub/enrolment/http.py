@@ -72,7 +72,11 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
         return Response(enrolment.authority.pem, media_type="application/x-pem-file", headers=NEVER_CACHED)
 
     async def revoked(_request: Request) -> Response:
-        return Response(enrolment.revocations(), media_type="application/pkix-crl", headers=NEVER_CACHED)
+        found = enrolment.revocations()
+        if found is None:
+            why = "the process with the authority's key has published no revocation list yet\n"
+            return Response(why, 503, media_type="text/plain", headers=NEVER_CACHED)
+        return Response(found, media_type="application/pkix-crl", headers=NEVER_CACHED)
 
     async def status(request: Request) -> Response:
         try:

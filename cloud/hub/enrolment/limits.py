@@ -21,6 +21,51 @@ RECEIPT_SIGNER_DAYS: Final = 90.0
 """Validity of the certificate with which receipts are signed; a new key follows at two thirds. A receipt is verified
 for the time of its statement, so it stays valid for ever."""
 
+OCSP_SIGNER_DAYS: Final = 7.0
+"""Validity of the certificate with which a hub without the authority's key answers OCSP requests; it cannot be revoked
+(RFC 6960 section 4.2.2.2.1). Two days without the authority leave it valid."""
+
+DELEGATED_KEY_RETRY_S: Final = 600.0
+"""Seconds until a hub asks again for the certificate of a key that is due but still valid: a third of its validity is
+left, which is two days or more."""
+
+DELEGATED_KEY_PAUSE_S: Final = 10.0
+"""Seconds after a failure in which a hub does not ask again for the certificate of a key that it lacks: each attempt
+takes `SIGNATURE_TIMEOUT_S`, and requests for OCSP need no authentication."""
+
+SIGNATURE_TIMEOUT_S: Final = 5.0
+"""Wait of a hub for the authority's process, which answers within a second: a gateway that waits gives up after 15."""
+
+SIGNATURE_CHECK_S: Final = 0.5
+"""Interval of looking for answers that no notice has announced, while some are awaited."""
+
+SIGNATURES_WAITED_MAX: Final = 64
+"""Requests of a hub to the authority's process at one time; more are refused with a retry. It signs some hundred a
+second."""
+
+SIGNATURES_A_TURN_MAX: Final = 100
+"""Requests, and configurations, that the authority's process signs between two commits: 0.1 s."""
+
+SIGNATURE_REQUEST_CHARACTERS_MAX: Final = 32_768
+"""Characters of a request to the authority's process: a signing request for an RSA key has 2 000, names have some
+hundred."""
+
+SIGNATURE_REQUESTS_KEPT_S: Final = 3_600.0
+"""Time after which the authority's process deletes a request: its hub no longer waits, and clocks differ."""
+
+REQUESTED_NAMES_MAX: Final = 64
+"""Names of a hub in its certificate: an operator has a few, of the machine there are four."""
+
+AUTHORITY_PUBLISHED_S: Final = 10.0
+"""Interval at which the authority's process records that it runs, and hubs look."""
+
+AUTHORITY_ABSENT_S: Final = 60.0
+"""Time without that record after which hubs report the authority as away; it restarts within some seconds."""
+
+AUTHORITY_AWAITED_S: Final = 90.0
+"""Time that a hub waits at its start for the certificate of its listeners, less than an orchestrator's probe of the
+start takes."""
+
 AUTHORITY_DAYS: Final = 20 * 365.25
 """Validity of the authority: every gateway holds its certificate, and gets another one only by a new enrolment."""
 
@@ -71,6 +116,9 @@ CERTIFICATES_SHOWN_MAX: Final = 20
 REVOCATIONS_CHECK_INTERVAL_S: Final = 1.0
 """Interval of polling for certificates revoked by a command or another hub: one query. Their connections end within
 that time."""
+
+LIST_RESIGNED_S: Final = 3_600.0
+"""Interval after which the revocation list is signed again without a change: it is valid for a week."""
 
 REQUESTS_MAX: Final = 256
 """Requests that wait for the registry's thread, a few milliseconds each; more are refused with a retry."""

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import ocsp
 
+from cloud.hub.enrolment.authority import AuthorityIdentity
+from cloud.hub.enrolment.delegated_key import CertifiedKey
 from cloud.hub.enrolment.limits import OCSP_BACKDATED_S, OCSP_NONCE_BYTES_MAX, OCSP_VALID_S
 
 MEDIA_TYPE: Final = "application/ocsp-response"
@@ -25,16 +27,31 @@ here."""
 
 
 class OcspSigner(Protocol):
-    """Authority that answers requests."""
+    """Signer of responses: the authority, or a key that it has certified for this (RFC 6960 section 4.2.2.2)."""
 
     @property
     def certificate(self) -> x509.Certificate:
-        """Certificate of the authority."""
+        """Certificate of the signer."""
         ...
 
     def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
-        """Sign a response with the authority's key (RFC 6960 section 4.2.2.2), DER."""
+        """Sign a response, DER."""
         ...
+
+
+class DelegatedResponder:
+    """Key that an authority lets sign responses (RFC 6960 section 4.2.2.2); its certificate goes with each response."""
+
+    def __init__(self, own: CertifiedKey) -> None:
+        self._own = own
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return self._own.certificate
+
+    def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
+        signed = answer.certificates([self._own.certificate]).sign(self._own.key, hashes.SHA256())
+        return signed.public_bytes(Encoding.DER)
 
 
 class RevocationStatus(NamedTuple):
@@ -66,14 +83,14 @@ def parse_request(request: bytes) -> OcspQuery | None:
         return None
 
 
-def is_about(question: OcspQuery, authority: OcspSigner) -> bool:
+def is_about(question: OcspQuery, authority: AuthorityIdentity) -> bool:
     """Return whether the request is about certificates of this authority."""
     certificate = authority.certificate
     names = (_digest(question.algorithm, data) for data in (certificate.subject.public_bytes(), _key_bits(certificate)))
     return (question.issuer_name_hash, question.issuer_key_hash) == tuple(names)
 
 
-def make_response(authority: OcspSigner, question: OcspQuery, standing: RevocationStatus | None, now: float) -> bytes:
+def make_response(signer: OcspSigner, question: OcspQuery, standing: RevocationStatus | None, now: float) -> bytes:
     """Make a response. `standing` None: the authority signed no certificate with that serial number."""
     status = ocsp.OCSPCertStatus.UNKNOWN if standing is None else ocsp.OCSPCertStatus.GOOD
     revoked_at = None
@@ -92,11 +109,11 @@ def make_response(authority: OcspSigner, question: OcspQuery, standing: Revocati
             revocation_time=revoked_at,
             revocation_reason=None,
         )
-        .responder_id(ocsp.OCSPResponderEncoding.HASH, authority.certificate)
+        .responder_id(ocsp.OCSPResponderEncoding.HASH, signer.certificate)
     )
     if question.nonce is not None:
         builder = builder.add_extension(x509.OCSPNonce(question.nonce), critical=False)
-    return authority.sign_answer(builder)
+    return signer.sign_answer(builder)
 
 
 def error_response(why: ocsp.OCSPResponseStatus) -> bytes:

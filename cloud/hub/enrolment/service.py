@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from cryptography.x509.ocsp import OCSPResponseStatus
@@ -31,6 +31,7 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import (
     Authority,
+    AuthorityIdentity,
     PublicKey,
     RequestError,
     RevokedCertificate,
@@ -38,15 +39,18 @@ from cloud.hub.enrolment.authority import (
     key_id,
     read_request,
 )
+from cloud.hub.enrolment.delegated_key import DelegatedKey
 from cloud.hub.enrolment.limits import (
     ADMITTED_UNCHECKED_MAX,
     CERTIFICATES_A_GATEWAY_MAX,
     KNOWN_DROPPED_S,
+    LIST_RESIGNED_S,
     REQUESTS_MAX,
     REVOCATIONS_CHECK_INTERVAL_S,
     UNKNOWN_SEARCHED_MAX,
 )
 from cloud.hub.enrolment.registration import Registration
+from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.groups import Key
 from cloud.hub.older_copy import OlderCopySign
@@ -71,16 +75,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LIST_RESIGNED_S: Final = 3_600.0
-"""Interval after which the revocation list is signed again without a change."""
-
 
 class Enrolment:
     """Enrolment service of one hub. `open`, later `close`."""
 
     def __init__(
         self,
-        authority: Authority,
+        authority: Authority | RemoteAuthority,
         registry: sa.URL,
         *,
         life_s: float,
@@ -92,9 +93,13 @@ class Enrolment:
         record: RevocationRecord | None = None,
         older: Callable[[OlderCopySign], None] = lambda _sign: None,
         hint: ChangeHint | None = None,
+        ocsp_key: DelegatedKey | None = None,
     ) -> None:
         """`life_s`: validity of a gateway's certificate. `now`: UTC seconds since 1970. `tenants` has the quotas.
         `hint` is given when another hub or process revokes certificates, or forgets a gateway.
+
+        `authority`: the hub's, or that of another process, which its owner opens and closes; then `ocsp_key` signs
+        OCSP responses.
 
         `registration`: connection to another authority that signs the gateways' certificates; None if `authority` signs
         them. `record` keeps revocations outside the registry.
@@ -103,7 +108,13 @@ class Enrolment:
         thread with each forgotten gateway and the time; for some more than once. `older` is called, in any thread, with
         signs that the registry is an older copy.
         """
-        self.authority = authority
+        self._remote = authority if isinstance(authority, RemoteAuthority) else None
+        self._signer = None if isinstance(authority, RemoteAuthority) else authority
+        self.authority: AuthorityIdentity = authority.known if isinstance(authority, RemoteAuthority) else authority
+        """Certificate of the hub's authority."""
+        self._ocsp_key = ocsp_key
+        self._ocsp_lock = asyncio.Lock()
+        """Held while the key of OCSP is looked up: it is for one thread at a time."""
         self.trouble: str | None = None
         """Reason why revocations cannot be read; None if they can."""
         self.refused = 0
@@ -140,6 +151,11 @@ class Enrolment:
     def registration_trouble(self) -> str | None:
         """Reason why another authority issues no certificates; None without a fault or without such an authority."""
         return self._registration.trouble if self._registration is not None else None
+
+    @property
+    def authority_trouble(self) -> str | None:
+        """Reason why the process with the authority's key signs nothing; None without a fault or such a process."""
+        return self._remote.trouble if self._remote is not None else None
 
     async def open(self) -> None:
         """Open the registry and read the revocations. Raises `RegistryError`."""
@@ -243,12 +259,14 @@ class Enrolment:
         root = line(attestation.root[:16] or "unknown")
         log.info("gateway %s of tenant %s was set up: root %s", who.gateway, who.tenant, root)
 
-    def revocations(self) -> bytes:
-        """Return the revocation list, DER."""
+    def revocations(self) -> bytes | None:
+        """Return the revocation list, DER; None while the process with the authority's key has published none."""
+        if self._signer is None:
+            return self._remote.revocations if self._remote is not None else None
         now, count = self._now(), len(self._revoked)
         if self._list is None or self._list[1] != count or not 0 <= now - self._list[0] < LIST_RESIGNED_S:
             entries = [RevokedCertificate(each.serial, (each.revoked_at or 0) / 1e6) for each in self._revoked.values()]
-            self._list = now, count, self.authority.revocations(entries, int(now * 1_000), now)
+            self._list = now, count, self._signer.revocations(entries, int(now * 1_000), now)
         return self._list[2]
 
     async def store_own_certificate(self, shown: SignedCertificate) -> None:
@@ -265,8 +283,10 @@ class Enrolment:
         if not ocsp.is_about(question, self.authority):
             return ocsp.error_response(OCSPResponseStatus.UNAUTHORIZED)  # RFC 5019 section 2.2.3
         try:
-            return await self._request(partial(self._status, question))
-        except (EnrolmentRefused, RegistryError):
+            with self._count_request():
+                responder = await self._responder()
+            return await self._request(partial(self._status, question, responder))
+        except (EnrolmentRefused, RegistryError, NotSigned, OSError):
             return ocsp.error_response(OCSPResponseStatus.TRY_LATER)
 
     # --- tokens -----------------------------------------------------------------------------------------------------
@@ -299,12 +319,21 @@ class Enrolment:
                 await self._add_unknown({serial: found})
         return ShownCertificate(serial, found.peer.tenant, found.peer.name)
 
-    def _status(self, question: ocsp.OcspQuery, registry: Enrolments) -> bytes:
+    async def _responder(self) -> ocsp.OcspSigner:
+        """Return the signer of OCSP responses. Raises `NotSigned`, `RegistryError`, OSError."""
+        if self._signer is not None:
+            return self._signer
+        if self._ocsp_key is None:
+            raise NotSigned("this hub has no key for OCSP")
+        async with self._ocsp_lock:
+            return ocsp.DelegatedResponder(await asyncio.to_thread(self._ocsp_key.keep))
+
+    def _status(self, question: ocsp.OcspQuery, responder: ocsp.OcspSigner, registry: Enrolments) -> bytes:
         """Answer an OCSP request, on the registry's thread."""
         record = registry.certificate(f"{question.serial:x}")
         at = None if record is None or record.revoked_at is None else record.revoked_at / 1e6
         standing = ocsp.RevocationStatus(at) if record is not None else None
-        return ocsp.make_response(self.authority, question, standing, self._now())
+        return ocsp.make_response(responder, question, standing, self._now())
 
     def _now_us(self) -> int:
         return int(self._now() * 1_000_000)
@@ -318,25 +347,29 @@ class Enrolment:
     ) -> CertificateRecord:
         """Make and store a certificate.
 
-        Our authority signs within the transaction that stores it. Another authority is asked between two transactions,
-        so that the registry is not blocked. If the second transaction fails, the certificate is useless to all but the
-        holder of the key, who repeats the request.
+        Our key signs within the transaction that stores it. Another authority, or the process with the key of ours, is
+        asked between two transactions, so that the registry is not blocked. If the second transaction fails, the
+        certificate is useless to all but the holder of the key, who repeats the request.
         """
-        if self._registration is None:
+        elsewhere = self._registration or self._remote
+        if elsewhere is None:
             return await keep(partial(self._sign, key))
         try:
             return await keep(_sign_elsewhere)
         except _SignatureNeeded as wanted:
             tenant, gateway = wanted.tenant, wanted.gateway
         with self._count_request():
-            made = await self._registration.certificate(request, tenant, gateway)
+            made = await elsewhere.certificate(request, tenant, gateway)
         kept = await keep(lambda *who: made if who == (tenant, gateway) else _sign_elsewhere(*who))
-        self._known[kept.serial] = CertificateHolder((kept.tenant, kept.gateway), kept.ends_at)
+        if self._registration is not None:
+            self._known[kept.serial] = CertificateHolder((kept.tenant, kept.gateway), kept.ends_at)
         return kept
 
     def _sign(self, key: PublicKey, tenant: str, gateway: str) -> CertificateRecord:
         """Sign and record a certificate, on the registry's thread."""
-        made = self.authority.gateway_certificate(key, tenant, gateway, self._now(), self._life_s)
+        if self._signer is None:
+            raise _SignatureNeeded(tenant, gateway)
+        made = self._signer.gateway_certificate(key, tenant, gateway, self._now(), self._life_s)
         begins_at, ends_at = (int(at * 1_000_000) for at in (made.begins_at, made.ends_at))
         return CertificateRecord(made.serial, tenant, gateway, made.key_id, begins_at, ends_at, None, made.pem)
 

@@ -22,6 +22,7 @@ from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.landing_receipt import ReceiptAnswer, ReceiptRequest
 from cloud.hub.enrolment.files import AuthorityFileError
+from cloud.hub.enrolment.remote_authority import NotSigned
 from cloud.hub.groups import Key
 from cloud.hub.receipts.signer import ReceiptSigner
 from cloud.hub.receipts.statements import make_statements
@@ -89,7 +90,7 @@ class ReceiptService:
     async def _respond(self, key: Key, request: ReceiptRequest, done: Callable[[], None]) -> None:
         try:
             answer = await self._answer(key, request)
-        except (CannotLand, AuthorityFileError, OSError) as error:
+        except (CannotLand, AuthorityFileError, NotSigned, OSError) as error:
             if not self._failing:
                 log.warning("cannot state now which messages are in the lake: %s", error)
             self._failing = True

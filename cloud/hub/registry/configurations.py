@@ -1,7 +1,8 @@
 """Configuration versions of gateways in the registry, and the gateways' reports.
 
 For the hub, in a thread of its own, and for commands of the CLI, like `enrolments`. Times are UTC microseconds since
-1970. A version never changes; it is signed in the transaction that assigns its number.
+1970. A version never changes; it is signed in the transaction that assigns its number. Where the authority's key is in
+a process of its own, that process signs it afterwards, and no gateway gets it before.
 """
 
 from __future__ import annotations
@@ -33,24 +34,40 @@ from cloud.hub.registry.events import EventType, FleetEvent, append_events, make
 from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import (
+    LATE_SIGNATURES,
     PARAMETERS_MAX,
+    UNSIGNED,
     configurations,
     configured,
+    hubs,
     rollouts,
     selectors,
 )
 from cloud.hub.rollback import fit_versions
 from cloud.hub.rollout import RolloutState
+from cloud.lake.faults import RegistryError
 from edge.output.text import line
 
 TIES_US = 10_000_000
 """Margin of the query for changes after the last one seen: a transaction may end after one that began later."""
 
 Sign = Callable[[str], str]
-"""Signs the text of a document with the authority's key, as in `SignedDesired`."""
+"""Signs the text of a document with the authority's key, as in `SignedDesired`; `sign_late` leaves it to the process
+with the key."""
+
+LATE = "late "
+"""Begin of what `sign_late` returns; no signature in Base64 begins so."""
+
+OLDER_SEEN_US = 120_000_000
+"""Age of the last word of an older hub after which it counts as ended: hubs write every few seconds, clocks differ."""
 
 _SENT = (RolloutState.RUNNING.value, RolloutState.DONE.value)
 """States of roll-outs that do not withhold versions."""
+
+
+def sign_late(authority: str) -> Sign:
+    """Return a `Sign` that leaves the signature to the process with the key of this authority, a fingerprint."""
+    return lambda _content: f"{LATE}{authority}"
 
 
 class UnknownGateway(Exception):
@@ -315,6 +332,7 @@ NEWEST = sa.and_(
 """Join condition: the wanted version of a gateway."""
 
 _VERSION = [configurations.c[name] for name in VersionRecord._fields]
+_NAMES = sa.select(configurations.c.gateway, configurations.c.version)
 _GATEWAY = [configured.c[name] for name in ConfigurationRecord._fields]
 
 
@@ -344,14 +362,41 @@ def make_versions(
         head = (each.tenant, each.gateway, number, now_us, each.made_by, each.note)
         decided_at = at if each.decided_at is None else each.decided_at
         source = {"rollout": each.rollout, "selector": each.selector, "decided_at": decided_at, "repeats": each.repeats}
-        record = VersionRecord(*head, content, sign(content), **source)  # type: ignore[arg-type]
-        tx.execute(configurations.insert().values(**record._asdict()))
+        signature = sign(content)
+        signer = signature.removeprefix(LATE) if signature.startswith(LATE) else None
+        if signer is not None:
+            _require_no_older_hub(tx, now_us)
+            signature = UNSIGNED
+        record = VersionRecord(*head, content, signature, **source)  # type: ignore[arg-type]
+        tx.execute(configurations.insert().values(**record._asdict(), signer=signer))
         _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=at)
         _forget_old(tx, each.tenant, each.gateway, number)
         made.append(record)
     if made:
         notify(tx, NoticeTopic.CONFIGURATIONS)
+    if any(each.signature == UNSIGNED for each in made):
+        notify(tx, NoticeTopic.SIGNATURES)
     return made
+
+
+def _require_no_older_hub(tx: sa.Connection, now_us: int) -> None:
+    """Check that each hub holds back a version until it is signed. Raises `RegistryError`."""
+    old = hubs.c.schema.is_(None) | (hubs.c.schema < LATE_SIGNATURES)
+    there = (hubs.c.state.in_(("serving", "draining")), hubs.c.seen_at > now_us - OLDER_SEEN_US)
+    name = tx.execute(sa.select(hubs.c.name).where(old, *there).limit(1)).scalar()
+    if name is not None:
+        what = f"hub {name} has an older version, which sends configurations before they are signed"
+        raise RegistryError(f"{what}; try again when it is updated or has ended")
+
+
+def unsigned_versions(tx: sa.Connection, tenant: str, rollout: str) -> set[tuple[str, int]]:
+    """Return gateway and version of each version of a roll-out that waits for its signature."""
+    mine = (
+        configurations.c.tenant == tenant,
+        configurations.c.rollout == rollout,
+        configurations.c.signer.is_not(None),
+    )
+    return {(row.gateway, row.version) for row in tx.execute(_NAMES.where(*mine))}
 
 
 def gateway_in(tx: sa.Connection, tenant: str, gateway: str) -> ConfigurationRecord | None:
@@ -519,6 +564,6 @@ def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> ConfigurationOff
         .limit(1)
     )
     row = tx.execute(query).first()
-    if row is None or row.version <= report.newest:
+    if row is None or row.version <= report.newest or row.signature == UNSIGNED:
         return None
     return ConfigurationOffer(row.version, SignedDesired(row.content, row.signature))

@@ -16,7 +16,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import RECORD, GatewayRecord, disconnect_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
-from cloud.hub.registry.schema import alerts, gateways, hubs, schema_version
+from cloud.hub.registry.schema import SCHEMA_VERSION, alerts, gateways, hubs, schema_version
 
 
 class HubState(enum.Enum):
@@ -73,9 +73,9 @@ class Hubs:
             if before != record.state:
                 notify(tx, NoticeTopic.CONNECTIONS)
             if before is None:
-                tx.execute(hubs.insert().values(**record._asdict()))
+                tx.execute(hubs.insert().values(**record._asdict(), schema=SCHEMA_VERSION))
             else:
-                tx.execute(hubs.update().where(mine).values(**record._asdict()))
+                tx.execute(hubs.update().where(mine).values(**record._asdict(), schema=SCHEMA_VERSION))
             return bool(before == HubState.GONE.value or (before is None and self._written))
 
         gone = self._database.transaction(work)

@@ -45,6 +45,10 @@ class NoticeTopic(enum.Enum):
     QUOTAS = "quotas"
     """Limits of tenants."""
     EVENTS = "events"
+    SIGNATURES = "signatures"
+    """Requests for signatures, and configurations without one."""
+    SIGNED = "signed"
+    """Answers of the authority's process."""
 
 
 def notify(tx: sa.Connection, topic: NoticeTopic) -> None:

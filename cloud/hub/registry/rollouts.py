@@ -25,6 +25,7 @@ from cloud.hub.registry.configurations import (
     in_order,
     make_versions,
     touch,
+    unsigned_versions,
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
@@ -260,7 +261,7 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
     record = _one(tx, rollout)
     if record.state is not RolloutState.RUNNING:  # another hub was faster
         return None
-    known = _members(tx, rollout)
+    known = _restart_unsigned(tx, record, _members(tx, rollout), now_us)
     step = plan_step(record.wave, record.pace, known, _seen(tx, record.tenant, known), record.confirm_s, now_us)
     sent = _send(tx, record, step, now_us, sign)
     _update(tx, rollout, [*step.members, *sent])
@@ -275,6 +276,20 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
     record = record._replace(wave=step.wave, state=step.state, why=step.why)
     append_events(tx, [_rollout_event(now_us, record)])
     return record
+
+
+def _restart_unsigned(
+    tx: sa.Connection, record: RolloutRecord, known: Sequence[RolloutMember], now_us: int
+) -> list[RolloutMember]:
+    """Restart the time of members that wait for the signature of their version: no hub has sent it yet."""
+    unsigned = unsigned_versions(tx, record.tenant, record.id)
+    again = {
+        each.gateway: each._replace(since=now_us)
+        for each in known
+        if each.phase in OPEN and (each.gateway, each.version) in unsigned
+    }
+    _update(tx, record.id, list(again.values()))
+    return [again.get(each.gateway, each) for each in known]
 
 
 def _rollout_event(at: int, record: RolloutRecord, count: int | None = None) -> FleetEvent:

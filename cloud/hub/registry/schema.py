@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 23
+SCHEMA_VERSION = 24
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -87,6 +87,7 @@ hubs = sa.Table(
     sa.Column("started_at", sa.BigInteger, nullable=False),
     sa.Column("seen_at", sa.BigInteger, nullable=False),
     sa.Column("connections", sa.BigInteger, nullable=False),
+    sa.Column("schema", sa.Integer, nullable=True),
 )
 tenants = sa.Table(
     "tenants",
@@ -214,6 +215,36 @@ configurations = sa.Table(
     sa.Column("selector", sa.String(255), nullable=True, index=True),
     sa.Column("decided_at", sa.BigInteger, nullable=True),
     sa.Column("repeats", sa.BigInteger, nullable=True),
+    sa.Column("signer", sa.String(64), nullable=True),
+)
+UNSIGNED = ""
+"""Signature of a configuration that the authority's process has not signed yet; `signer` names the authority."""
+sa.Index(
+    "configurations_unsigned",
+    configurations.c.signer,
+    sqlite_where=configurations.c.signer.is_not(None),
+    postgresql_where=configurations.c.signer.is_not(None),
+)
+LATE_SIGNATURES = 24
+"""First `SCHEMA_VERSION` of hubs that hold back a configuration until it is signed."""
+authorities = sa.Table(
+    "authorities",
+    metadata,
+    sa.Column("fingerprint", sa.String(64), primary_key=True),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),
+    sa.Column("revocations", sa.LargeBinary, nullable=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)
+signature_requests = sa.Table(
+    "signature_requests",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("authority", sa.String(64), nullable=False),
+    sa.Column("request", sa.Text, nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("answered_at", sa.BigInteger, nullable=True, index=True),
+    sa.Column("answer", sa.Text, nullable=True),
+    sa.Column("refusal", sa.Text, nullable=True),
 )
 selectors = sa.Table(
     "selectors",

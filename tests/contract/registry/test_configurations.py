@@ -19,10 +19,17 @@ from bridge.desired import (
 )
 from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
-from cloud.hub.registry.configurations import ConfigurationOffer, Configurations, UnknownGateway, WantedConfiguration
+from cloud.hub.registry.configurations import (
+    ConfigurationOffer,
+    Configurations,
+    UnknownGateway,
+    WantedConfiguration,
+    sign_late,
+)
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
+from cloud.hub.registry.signatures import Signatures
 from cloud.hub.rollout import MemberPhase, RolloutState, Wave, make_members
 from tests.contract.registry.conftest import Place
 from tests.contract.registry.wanted import GATEWAYS, SECOND, document, sign
@@ -265,6 +272,23 @@ class TestRollouts:
         another.close()
         assert ended.state is RolloutState.DONE
         assert {each.phase for each in rollouts.members("r1")} == {MemberPhase.DONE}
+
+    def test_time_of_a_version_begins_with_its_signature(self, place: Place, rollouts: Rollouts) -> None:
+        """The process with the authority's key is away for longer than a gateway may take."""
+        begin(rollouts, [1])
+
+        def phase_at(now_us: int) -> MemberPhase:
+            rollouts.advance("r1", now_us, sign_late("a" * 64))
+            [member] = rollouts.members("r1")
+            return member.phase
+
+        assert phase_at(SECOND) is MemberPhase.SENT
+        assert phase_at(500 * SECOND) is MemberPhase.SENT
+        database = open_registry(place.url).database
+        assert Signatures(database).sign_versions("a" * 64, lambda _version: "signed", 10, 500 * SECOND) == 1
+        database.close()
+        assert phase_at(501 * SECOND) is MemberPhase.SENT
+        assert phase_at(700 * SECOND) in (MemberPhase.AWAY, MemberPhase.FAILED)
 
     def test_too_large_version_fails(self, rollouts: Rollouts) -> None:
         begin(rollouts, [1, 2], resources=[document("a" * DESIRED_BYTES_MAX)])

@@ -49,10 +49,10 @@ def cluster_demo(*, hubs: int, gateways: int, once: bool, seconds: float, out: P
     """Run hubs as replicas on this machine: what a cluster of Kubernetes runs, as processes.
 
     HAProxy in TCP mode, three hubs, PostgreSQL with a synchronous standby for the registry, an S3 server for the lake,
-    and gateways with a device each. Everything listens on loopback without credentials. Ctrl-C ends all of it and
-    deletes its files, unless --out keeps them.
+    RabbitMQ for applications, and gateways with a device each. Everything listens on loopback without credentials.
+    Ctrl-C ends all of it and deletes its files, unless --out keeps them.
 
-    Needs Debian's packages haproxy and postgresql.
+    Needs Debian's packages haproxy and postgresql; RabbitMQ runs if rabbitmq-server is installed.
 
     Exit codes: 0 as asked, 1 something failed to run, 4 the numbers of --once do not add up.
     """
@@ -92,13 +92,17 @@ async def _run(options: ClusterOptions, out: Path | None) -> int:
 
 async def _once(cluster: Cluster, seconds: float) -> int:
     """Restart each hub under traffic, and compare. Return the exit code."""
+    cluster.start_application()
     await asyncio.sleep(seconds / 2)
     await cluster.roll()
     await asyncio.sleep(seconds / 2)
     cluster.check()
+    commands = await cluster.compare_commands()
     sums = await cluster.compare()
     click.echo(explain(sums))
-    return 0 if sums.adds_up else EXIT_INTEGRITY
+    if commands is not None:
+        click.echo(commands.explain())
+    return 0 if sums.adds_up and (commands is None or commands.adds_up) else EXIT_INTEGRITY
 
 
 async def _stay(cluster: Cluster) -> int:

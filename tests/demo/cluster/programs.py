@@ -12,8 +12,18 @@ from tests.demo.errors import DemoError
 
 SERVERS: Final = Path("/usr/lib/postgresql")
 """Folder of Debian's PostgreSQL servers, by version."""
+RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+"""Server of Debian's RabbitMQ, without the script that changes the user."""
 SYSTEM_FOLDERS: Final = os.pathsep.join(("/usr/sbin", "/sbin"))
 """Folders of servers, which the PATH of an ordinary user may lack."""
+
+
+class RabbitPrograms(NamedTuple):
+    """Paths of the programs of RabbitMQ."""
+
+    server: Path
+    epmd: Path
+    """Server of names, which is Erlang's."""
 
 
 class Programs(NamedTuple):
@@ -23,6 +33,8 @@ class Programs(NamedTuple):
     postgresql: Path
     """Folder with `initdb`, `postgres` and `pg_basebackup`."""
     setpriv: Path
+    rabbitmq: RabbitPrograms | None
+    """None if it is not installed."""
 
 
 def find_programs() -> Programs:
@@ -40,7 +52,12 @@ def find_programs() -> Programs:
             f"missing programs; install them as root: apt-get install -y --no-install-recommends {' '.join(missing)}"
         )
     newest = max(servers, key=lambda path: int(path.parent.name))
-    return Programs(Path(haproxy), newest, Path(setpriv))
+    return Programs(Path(haproxy), newest, Path(setpriv), _find_rabbitmq(search))
+
+
+def _find_rabbitmq(search: str) -> RabbitPrograms | None:
+    epmd = shutil.which("epmd", path=search)
+    return RabbitPrograms(RABBITMQ, Path(epmd)) if epmd is not None and RABBITMQ.is_file() else None
 
 
 def server_user() -> str | None:

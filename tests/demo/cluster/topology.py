@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.demo.accounting import Account, account, total
+from tests.demo.cluster.application import CommandAccount, CommandingApplication
 from tests.demo.cluster.balancer import Balancer, HubPorts
 from tests.demo.cluster.bucket import ObjectStoreServer
 from tests.demo.cluster.database import Database
 from tests.demo.cluster.launching import Launcher, check
+from tests.demo.cluster.messages import MessageBroker
 from tests.demo.journals import Journal
 from tests.demo.lake import Lake
 from tests.demo.ports import free_ports
@@ -54,6 +57,10 @@ class Cluster:
         self.database = Database(folder / "postgresql", launcher)
         self.bucket = ObjectStoreServer(launcher)
         self.balancer = Balancer(folder, launcher)
+        found = launcher.programs.rabbitmq
+        self.broker = MessageBroker(folder / "rabbitmq", launcher, found) if found is not None else None
+        """None if RabbitMQ is not installed."""
+        self._application: CommandingApplication | None = None
         self._running: dict[str, Child] = {}
         self._devices: dict[str, Child] = {}
         self._journals: list[Journal] = []
@@ -62,6 +69,11 @@ class Cluster:
         """Start everything. Raises DemoError."""
         self._say("PostgreSQL with a synchronous standby, and an S3 server")
         await asyncio.gather(self.database.start(), self.bucket.start())
+        if self.broker is None:
+            self._say("no message broker: install Debian's package rabbitmq-server for one")
+        else:
+            self._say("RabbitMQ with quorum queues")
+            await self.broker.start()
         self._write_configuration()
         for hub in self.hubs:
             self._say(hub.name)
@@ -70,6 +82,19 @@ class Cluster:
         await self.balancer.start(self.hubs)
         self._say(f"{len(self.gateways)} gateways, each with a device")
         await asyncio.gather(*map(self._start_gateway, self.gateways))
+
+    def start_application(self) -> None:
+        """Have an application send commands, if there is a message broker."""
+        if self.broker is not None:
+            self._application = CommandingApplication(self.broker.url, [each.name for each in self.gateways])
+            self._application.start()
+
+    async def compare_commands(self) -> CommandAccount | None:
+        """Stop the application, and compare its commands with their outcomes; None without a message broker."""
+        if self._application is None:
+            return None
+        self._say("the application stops; comparing its commands with their outcomes")
+        return await asyncio.to_thread(self._application.compare)
 
     async def roll(self) -> None:
         """Restart one hub after the other. Raises DemoError."""
@@ -103,13 +128,18 @@ class Cluster:
         for group, within_s in ((self.gateways, GATEWAY_STOP_S), (self.hubs, HUB_STOP_S)):
             children = [self._running[each.name] for each in group if each.name in self._running]
             await asyncio.gather(*(self._launcher.end(child, signal.SIGTERM, within_s) for child in children))
+        if self._application is not None:
+            await asyncio.to_thread(self._application.stop)
         await self.balancer.stop()
+        if self.broker is not None:
+            await self.broker.stop()
         await self.bucket.stop()
         await self.database.stop()
 
     def check(self) -> None:
         """Raise DemoError when a process has ended that should be running."""
-        others = (self.balancer.process, self.bucket.process, *self.database.servers)
+        broker = self.broker.processes if self.broker is not None else ()
+        others = (self.balancer.process, self.bucket.process, *self.database.servers, *broker)
         for child in (*self._running.values(), *self._devices.values(), *filter(None, others)):
             check(child)
 
@@ -124,6 +154,7 @@ class Cluster:
             ("registry", self.database.url),
             ("its standby", f"127.0.0.1:{self.database.standby_port}"),
             ("lake", f"{self.bucket.lake} at http://127.0.0.1:{self.bucket.port}"),
+            *((("message broker", self.broker.url),) if self.broker is not None else ()),
             ("logs", str(self._folder / "logs")),
         ]
 
@@ -134,8 +165,10 @@ class Cluster:
         return self._folder / "hub.yaml"
 
     def _write_configuration(self) -> None:
-        spec = f"{{registry: '{self.database.url}', lake: '{self.bucket.lake}', applications: false}}"
-        self._configuration.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {spec}\n")
+        spec: dict[str, object] = {"registry": self.database.url, "lake": self.bucket.lake, "applications": False}
+        if self.broker is not None:
+            spec["messaging"] = self.broker.settings
+        self._configuration.write_text(json.dumps({"apiVersion": "waypost/v1", "kind": "Hub", "spec": spec}))
 
     async def _start_hub(self, hub: HubPorts) -> None:
         words = ["hub", "run", "--data", str(self._folder / hub.name), "--config", str(self._configuration), "--dev"]

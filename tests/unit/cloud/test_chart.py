@@ -12,12 +12,20 @@ import jsonschema
 import pytest
 import yaml
 
+from cloud.hub.cli import authority
 from cloud.hub.configuration import parse
+from cloud.hub.messaging.settings import address_of
 from cloud.hub.tap.topic import CLIENT_ID
 from edge.broker.http.oidc_api import CALLBACK
 from tests.support.exposed_metrics import exposed_metrics
 from tests.support.helm import CHART, EVERYTHING, SMALLEST, render, run_helm
 
+RABBITMQ = {
+    "caSecret": "messages-ca",
+    "existingSecret": "messages-user",
+    "rabbitmq": {"enabled": True, "tlsSecret": "messages-tls", "replies": ["app"]},
+}
+"""Message broker by its operators."""
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
 
@@ -92,6 +100,8 @@ class TestValues:
             {"kafka": {"brokers": ["kafka"]}},
             {"hub": {"messaging": {"url": "amqp://broker"}}},
             {"messaging": {"url": "broker:5671"}},
+            {"messaging": {"rabbitmq": {"replicas": 2}}},
+            {"messaging": {"rabbitmq": {"replies": ["Two words"]}}},
             {"names": []},
             {"replica": 3},
             {"autoscaling": {"connections": 20_001}},
@@ -150,9 +160,22 @@ def pod_specs(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def only(resources: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    [found] = [each for each in resources if each["kind"] == kind]
-    return found
+def only(resources: list[dict[str, Any]], kind: str, *, of_authority: bool = False) -> dict[str, Any]:
+    """Return the only resource of a kind, of the hubs or of the process with the authority's key."""
+    found = [each for each in resources if each["kind"] == kind]
+    [one] = [each for each in found if each["metadata"]["name"].endswith("-authority") is of_authority]
+    return one
+
+
+def volumes_of(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield the Secrets that a pod mounts or reads."""
+    for volume in spec["volumes"]:
+        sources = [volume, *volume.get("projected", {}).get("sources", ())]
+        yield from (each["secret"].get("secretName") or each["secret"]["name"] for each in sources if "secret" in each)
+    for container in spec["containers"]:
+        yield from (
+            each["valueFrom"]["secretKeyRef"]["name"] for each in container.get("env", ()) if "valueFrom" in each
+        )
 
 
 class TestRendered:
@@ -166,7 +189,7 @@ class TestRendered:
     def test_pods_have_no_rights(self, tmp_path: Path) -> None:
         values = merged(EVERYTHING, {"analytics": {"enabled": False}, "maintain": {"enabled": True}})
         specs = pod_specs(render(values, tmp_path))
-        assert len(specs) == 5
+        assert len(specs) == 6
         for spec in specs:
             assert spec["automountServiceAccountToken"] is False
             assert spec["securityContext"]["runAsNonRoot"] is True
@@ -186,8 +209,53 @@ class TestRendered:
         assert settings.applications is False
         assert settings.certificate_days == 30
         assert settings.tenant_quota.waiting_bytes == 134_217_728
+        assert settings.authority_files == (Path("/etc/waypost/authority/ca.crt"), None)
+
+    @pytest.mark.parametrize("values", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+    def test_one_pod_has_the_key_of_the_authority(self, values: dict[str, Any], tmp_path: Path) -> None:
+        resources = render(values, tmp_path)
+        own = only(resources, "Deployment", of_authority=True)
+        spec = own["spec"]["template"]["spec"]
+        assert "waypost-authority" in set(volumes_of(spec))
+        others = [each for each in pod_specs(resources) if each != spec]
+        assert others
+        assert not any("waypost-authority" in set(volumes_of(each)) for each in others)
+        policy = only(resources, "NetworkPolicy", of_authority=True)["spec"]
+        assert policy["podSelector"]["matchLabels"].items() <= own["spec"]["template"]["metadata"]["labels"].items()
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        assert "ingress" not in policy, "nothing may connect"
+        hubs = only(resources, "NetworkPolicy")["spec"]["podSelector"]
+        assert hubs["matchExpressions"][0]["values"] == ["authority"], "no other policy allows it"
+
+    def test_authority_accepts_its_configuration(self, tmp_path: Path) -> None:
+        more = {"certificateDays": 30, "tenantQuota": {"gateways": 7}}
+        resources = render(merged(SMALLEST, {"hub": more}), tmp_path)
+        text = only(resources, "ConfigMap", of_authority=True)["data"]["authority.yaml"]
+        settings, hubs = (
+            parse(each.encode(), "hub.yaml") for each in (text, only(resources, "ConfigMap")["data"]["hub.yaml"])
+        )
         folder = Path("/etc/waypost/authority")
         assert settings.authority_files == (folder / "tls.crt", folder / "tls.key")
+        assert (settings.names, settings.registry) == (hubs.names, hubs.registry)
+        assert settings.certificate_days == 30
+        spec = only(resources, "Deployment", of_authority=True)["spec"]["template"]["spec"]
+        program, *words, _, config, _, _ = spec["containers"][0]["command"]
+        assert (program, words) == ("waypost", ["hub", authority.name])
+        mounts = {each["name"]: each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
+        assert config == f"{mounts['configuration']}/authority.yaml"
+        assert mounts["authority"] == str(folder)
+
+    def test_authority_has_the_environment_of_the_hubs(self, tmp_path: Path) -> None:
+        more = {"env": [{"name": "PGSSLMODE", "value": "verify-full"}]}
+        resources = render(merged(SMALLEST, more), tmp_path)
+        for of_authority in (True, False):
+            pod = only(resources, "Deployment", of_authority=of_authority)["spec"]["template"]["spec"]
+            assert more["env"][0] in pod["containers"][0]["env"]
+
+    def test_authority_reaches_the_port_of_its_registry(self, tmp_path: Path) -> None:
+        values = merged(SMALLEST, {"registry": {"url": "postgresql://waypost@postgres:7777/waypost"}})
+        *_, rule = only(render(values, tmp_path), "NetworkPolicy", of_authority=True)["spec"]["egress"]
+        assert [each["port"] for each in rule["ports"]] == [5432, 6432, 7777]
 
     def test_registry_is_migrated_before_an_update(self, tmp_path: Path) -> None:
         resources = render(SMALLEST, tmp_path)
@@ -305,6 +373,50 @@ class TestRendered:
         ports = [each["port"] for each in only(resources, "NetworkPolicy")["spec"]["egress"][-1]["ports"]]
         assert {5671, 7000} <= set(ports)
 
+    def test_rabbitmq_has_the_queues_that_hubs_use(self, tmp_path: Path) -> None:
+        messaging = {**RABBITMQ, "addresses": {"tenants": ["acme", "a-b", "default"]}}
+        resources = render(merged(SMALLEST, {"messaging": messaging}), tmp_path)
+        broker = parse(only(resources, "ConfigMap")["data"]["hub.yaml"].encode(), "hub.yaml").messaging
+        assert broker is not None
+        cluster = only(resources, "RabbitmqCluster")
+        host = f"{cluster['metadata']['name']}.default.svc"
+        assert (broker.url.host, broker.url.port, broker.url.tls, broker.user) == (host, 5671, True, "waypost")
+        assert cluster["spec"]["tls"] == {"secretName": "messages-tls", "disableNonTLSListeners": True}
+        queues = {each["spec"]["name"]: each["spec"] for each in resources if each["kind"] == "Queue"}
+        assert {(each["type"], each["durable"]) for each in queues.values()} == {("quorum", True)}
+        policies = {each["spec"]["name"]: each["spec"] for each in resources if each["kind"] == "Policy"}
+        assert policies["waypost-dead"]["definition"]["max-length"] == 100_000
+        policy, rights = policies["waypost"], only(resources, "Permission")["spec"]["permissions"]
+        assert policy["definition"]["dead-letter-routing-key"] in queues
+        for tenant in broker.tenants:
+            addresses = [broker.commands, broker.outcomes, f"{broker.replies}app"]
+            commands, *others = [address_of(each, tenant).removeprefix("/queues/") for each in addresses]
+            assert {commands, *others} <= queues.keys()
+            assert all(re.search(policy["pattern"], each) for each in (commands, *others))
+            assert re.search(rights["read"], commands)
+            assert not re.search(rights["write"], commands)
+            assert all(re.search(rights["write"], each) and not re.search(rights["read"], each) for each in others)
+        assert not re.search(policy["pattern"], policy["definition"]["dead-letter-routing-key"]), "it keeps what it has"
+        names = [each["metadata"]["name"] for each in resources if each["kind"] == "Queue"]
+        assert len(set(names)) == len(queues) == 10
+        assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,251}[a-z0-9])?", each) for each in names)
+        ports = [each["port"] for each in only(resources, "NetworkPolicy")["spec"]["egress"][-1]["ports"]]
+        assert 5671 in ports
+        user = only(resources, "User")["spec"]["importCredentialsSecret"]["name"]
+        assert user in set(volumes_of(only(resources, "Deployment")["spec"]["template"]["spec"]))
+
+    @pytest.mark.parametrize(
+        ("served", "wanted"),
+        [((), "v1"), (("v1",), "v1"), (("v1", "v1beta2"), "v1"), (("v1beta2",), "v1beta2")],
+    )
+    def test_topic_is_of_a_version_that_the_cluster_serves(
+        self, served: tuple[str, ...], wanted: str, tmp_path: Path
+    ) -> None:
+        options = [f"--api-versions=kafka.strimzi.io/{each}" for each in served]
+        resources = render(EVERYTHING, tmp_path, *options)
+        for kind in ("KafkaTopic", "KafkaUser"):
+            assert only(resources, kind)["apiVersion"] == f"kafka.strimzi.io/{wanted}"
+
     def test_brokers_without_tls_need_no_secret(self, tmp_path: Path) -> None:
         resources = render(merged(SMALLEST, {"kafka": {"brokers": ["kafka:9092"]}}), tmp_path)
         kafka = parse(only(resources, "ConfigMap")["data"]["hub.yaml"].encode(), "hub.yaml").kafka
@@ -317,6 +429,10 @@ class TestRendered:
         ("more", "said"),
         [
             ({"messaging": {"url": "amqps://b", "user": "u"}}, "messaging.existingSecret is missing"),
+            ({"messaging": {**RABBITMQ, "url": "amqps://b"}}, "leave one of them out"),
+            ({"messaging": {**RABBITMQ, "existingSecret": ""}}, "messaging.existingSecret is missing"),
+            ({"messaging": {**RABBITMQ, "addresses": {"commands": "c"}}}, "the chart names the queues"),
+            ({"messaging": {"existingSecret": "u", "rabbitmq": {"enabled": True}}}, "messaging.rabbitmq.tlsSecret"),
             ({"kafka": {"brokers": ["k:1"], "user": "u"}}, "kafka.caSecret is missing"),
             ({"kafka": {"brokers": ["k:1"], "user": "u", "caSecret": "c"}}, "kafka.existingSecret is missing"),
             ({"kafka": {"strimzi": {"enabled": True}}}, "kafka.brokers is missing"),

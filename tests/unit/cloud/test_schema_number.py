@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (23, "b55d382d3ce83de9")
+TABLES_OF_VERSION = (24, "e23c0aced9e949aa")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 

@@ -17,6 +17,7 @@ from cloud.hub.enrolment.authority import OwnAuthority, RequestError, RevokedCer
 from cloud.hub.enrolment.files import (
     OWN,
     AuthorityFileError,
+    GivenAuthority,
     ServerCertificate,
     load_authority,
     load_own_authority,
@@ -149,7 +150,7 @@ class TestFiles:
         certificate, key = tmp_path / "ca.pem", tmp_path / "ca.key"
         certificate.write_text(theirs.pem)
         key.write_text(theirs.key_pem)
-        assert load_authority(tmp_path, (certificate, key), NOW).fingerprint == theirs.fingerprint
+        assert load_authority(tmp_path, GivenAuthority(certificate, key), NOW).fingerprint == theirs.fingerprint
         key.write_text(key_pem(new_key()))
         with pytest.raises(AuthorityFileError, match="not the key"):
             read_authority(certificate, key)

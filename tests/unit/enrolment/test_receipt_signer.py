@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,9 @@ from bridge.landing_receipt import (
 )
 from bridge.limits import RECEIPT_DOCUMENT_BYTES_MAX
 from cloud.hub.enrolment.authority import OwnAuthority, new_key
+from cloud.hub.enrolment.delegated_key import CertifiedKey
 from cloud.hub.enrolment.limits import RECEIPT_SIGNER_DAYS
-from cloud.hub.receipts.signer import FILE, ReceiptSigner, _signer_of
+from cloud.hub.receipts.signer import FILE, ReceiptSigner, certify_receipts
 from edge.appliance.receipts.verification import verify
 from tests.support.command import run_waypost
 from tests.unit.enrolment.hub import DAY, NOW
@@ -52,7 +54,8 @@ class Signing:
         self.signer = self.again()
 
     def again(self) -> ReceiptSigner:
-        return ReceiptSigner(self.folder, lambda: self.authority, lambda: self.now)
+        certify = partial(certify_receipts, lambda _now: self.authority)
+        return ReceiptSigner(self.folder, lambda: self.authority, certify, lambda: self.now)
 
     def receipt(self, sequence: int = 5, statement: LandingStatement = STATEMENT) -> LandingReceipt:
         answer = self.signer.sign([statement])
@@ -164,7 +167,7 @@ def test_certificate_of_a_gateway_signs_no_receipts(signing: Signing) -> None:
     key = new_key()
     given = signing.authority.gateway_certificate(key.public_key(), "acme", "hall", NOW, DAY)
     certificate = x509.load_pem_x509_certificate(given.pem.encode())
-    signing.signer._signer = _signer_of(key, certificate)._replace(due_at=float("inf"))
+    signing.signer._key._current = CertifiedKey(key, certificate)
     with pytest.raises(ReceiptError, match="not for receipts"):
         signing.check(signing.receipt())
 

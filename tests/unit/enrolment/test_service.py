@@ -84,7 +84,7 @@ def test_revocation_by_a_command_is_noticed_once(watched: Watched, monkeypatch: 
         before = looks
         await until(lambda: looks > before + 5)
         assert watched.told == 1
-        listed = x509.load_der_x509_crl(enrolment.revocations())
+        listed = x509.load_der_x509_crl(enrolment.revocations() or b"")
         assert [each.serial_number for each in listed] == [watched.serial]
         assert enrolment.revocations() == enrolment.revocations(), "signed once while nothing changes"
 

@@ -19,6 +19,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: hub
 {{- end -}}
 
+{{- define "waypost-hub.authoritySelector" -}}
+{{ include "waypost-hub.common" . }}
+app.kubernetes.io/component: authority
+{{- end -}}
+
 {{- define "waypost-hub.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
@@ -64,12 +69,19 @@ postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
 {{- end }}
 {{- end -}}
 
-{{/* Environment of a process that opens the registry, too. */}}
-{{- define "waypost-hub.environment" -}}
-{{ include "waypost-hub.lakeEnvironment" . }}
-{{- with include "waypost-hub.registrySecret" . }}
+{{/* Environment of a process that opens the registry. */}}
+{{- define "waypost-hub.registryEnvironment" -}}
+{{- with include "waypost-hub.registrySecret" . -}}
 - name: PGPASSWORD
   valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.registry.passwordKey }}}}
+{{- end -}}
+{{- end -}}
+
+{{/* Environment of a process that opens lake and registry. */}}
+{{- define "waypost-hub.environment" -}}
+{{ include "waypost-hub.lakeEnvironment" . }}
+{{- with include "waypost-hub.registryEnvironment" . }}
+{{ . }}
 {{- end }}
 {{- end -}}
 
@@ -110,17 +122,52 @@ postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
 {{- toYaml $kafka -}}
 {{- end -}}
 
+{{- define "waypost-hub.rabbitmq" -}}
+{{ include "waypost-hub.name" . }}-messages
+{{- end -}}
+
+{{/* URL of the message broker; empty if there is none. */}}
+{{- define "waypost-hub.messagingUrl" -}}
+{{- if .Values.messaging.url -}}
+{{- .Values.messaging.url -}}
+{{- else if .Values.messaging.rabbitmq.enabled -}}
+amqps://{{ include "waypost-hub.rabbitmq" . }}.{{ .Release.Namespace }}.svc:5671
+{{- end -}}
+{{- end -}}
+
+{{/* User at the message broker; empty if it needs none. */}}
+{{- define "waypost-hub.messagingUser" -}}
+{{- if .Values.messaging.user -}}
+{{- .Values.messaging.user -}}
+{{- else if .Values.messaging.rabbitmq.enabled -}}
+waypost
+{{- end -}}
+{{- end -}}
+
 {{/* Field `messaging` of the resource `Hub`. */}}
 {{- define "waypost-hub.messaging" -}}
 {{- $broker := deepCopy .Values.messaging.addresses -}}
-{{- $_ := set $broker "url" .Values.messaging.url -}}
+{{- if .Values.messaging.rabbitmq.enabled -}}
+{{- if .Values.messaging.url -}}
+{{- fail "messaging.url and messaging.rabbitmq.enabled: hubs use one broker; leave one of them out" -}}
+{{- end -}}
+{{- range list "commands" "outcomes" "replies" -}}
+{{- if hasKey $broker . -}}
+{{- fail (printf "messaging.addresses.%s: with messaging.rabbitmq.enabled the chart names the queues; leave it out" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $broker "commands" "/queues/waypost.{tenant}.commands" -}}
+{{- $_ := set $broker "outcomes" "/queues/waypost.{tenant}.outcomes" -}}
+{{- $_ := set $broker "replies" "/queues/waypost.{tenant}.replies." -}}
+{{- end -}}
+{{- $_ := set $broker "url" (include "waypost-hub.messagingUrl" .) -}}
 {{- with .Values.messaging.failover -}}
 {{- $_ := set $broker "failover" . -}}
 {{- end -}}
 {{- if .Values.messaging.caSecret -}}
 {{- $_ := set $broker "tls" (dict "caCert" "/etc/waypost/messaging/ca.crt") -}}
 {{- end -}}
-{{- with .Values.messaging.user -}}
+{{- with include "waypost-hub.messagingUser" . -}}
 {{- if not $.Values.messaging.existingSecret -}}
 {{- fail "messaging.existingSecret is missing: messaging.user has a password" -}}
 {{- end -}}
@@ -132,7 +179,7 @@ postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
 
 {{/* True if the broker needs files. */}}
 {{- define "waypost-hub.messagingFiles" -}}
-{{- if and .Values.messaging.url (or .Values.messaging.caSecret .Values.messaging.user) -}}true{{- end -}}
+{{- if and (include "waypost-hub.messagingUrl" .) (or .Values.messaging.caSecret (include "waypost-hub.messagingUser" .)) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "waypost-hub.podSecurity" -}}
@@ -156,15 +203,24 @@ capabilities: {drop: [ALL]}
 {{- $_ := set $spec "names" .Values.names -}}
 {{- $_ := set $spec "lake" .Values.lake.place -}}
 {{- $_ := set $spec "registry" (include "waypost-hub.registryUrl" .) -}}
-{{- $_ := set $spec "authority" (dict "certificate" "/etc/waypost/authority/tls.crt" "key" "/etc/waypost/authority/tls.key") -}}
+{{- $_ := set $spec "authority" (dict "certificate" "/etc/waypost/authority/ca.crt") -}}
 {{- $_ := set $spec "applications" false -}}
 {{- $_ := set $spec "drainSeconds" .Values.drain.seconds -}}
 {{- if .Values.kafka.brokers -}}
 {{- $_ := set $spec "kafka" (include "waypost-hub.kafka" . | fromYaml) -}}
 {{- end -}}
-{{- if .Values.messaging.url -}}
+{{- if include "waypost-hub.messagingUrl" . -}}
 {{- $_ := set $spec "messaging" (include "waypost-hub.messaging" . | fromYaml) -}}
 {{- end -}}
+{{- toYaml (dict "apiVersion" "waypost/v1" "kind" "Hub" "spec" $spec) -}}
+{{- end -}}
+
+{{/* Resource `Hub` of the process with the authority's key. */}}
+{{- define "waypost-hub.authorityConfiguration" -}}
+{{- $spec := pick .Values.hub "certificateDays" "ocspUrl" -}}
+{{- $_ := set $spec "names" .Values.names -}}
+{{- $_ := set $spec "registry" (include "waypost-hub.registryUrl" .) -}}
+{{- $_ := set $spec "authority" (dict "certificate" "/etc/waypost/authority/tls.crt" "key" "/etc/waypost/authority/tls.key") -}}
 {{- toYaml (dict "apiVersion" "waypost/v1" "kind" "Hub" "spec" $spec) -}}
 {{- end -}}
 
