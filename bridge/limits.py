@@ -123,6 +123,13 @@ DESIRED_BYTES_MAX: Final = 512 << 10
 DESIRED_REPORT_BYTES_MAX: Final = 64 << 10
 """JSON text of a gateway's configuration report: some hundred bytes, and the names of overridden resources."""
 
+DEVICE_PAGE_BYTES_MAX: Final = 256 << 10
+"""JSON text of a page of devices: 250 devices with a password each, or two with the most credentials. A slow link
+takes it in seconds, and a power cut costs one."""
+
+DEVICE_CURSOR_BYTES_MAX: Final = 48 << 10
+"""JSON text of a cursor of devices: 100 tenants with names of 255 characters, and 32 labels."""
+
 MANIFEST_BYTES_MAX: Final = MIB
 """JSON text of a manifest document: 50 statements have about 30 KiB, with addresses of 255 characters 45 KiB."""
 

@@ -46,6 +46,7 @@ from cloud.hub.devices.requests import (
 from cloud.hub.devices.service import DeviceRegistry, DevicesBusy
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.registry.device_search import UnsearchableField
+from cloud.hub.registry.device_targets import SelectorsFull
 from cloud.hub.registry.device_tenants import AnchorTaken, TenantsOfOwnerFull, UnknownDeviceTenant
 from cloud.hub.registry.devices import (
     CredentialsTaken,
@@ -66,6 +67,7 @@ answered = answering(
         UnsearchableField: 400,
         DevicesFull: lambda why: _full(str(why)),
         CredentialsFull: lambda why: _full(str(why)),
+        SelectorsFull: 403,
         TenantsOfOwnerFull: lambda why: _full(str(why)),
         UnknownDevice: lambda why: _not_found("device", str(why)),
         UnknownDeviceTenant: lambda why: _not_found("tenant", str(why)),

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
+from cloud.hub.registry.device_targets import forget_targets
 from cloud.hub.registry.schema import device_tenants, trust_anchors
 
 Check = Callable[[int | None], None]
@@ -152,6 +153,7 @@ class DeviceTenants:
             check(there.revision)
             if there.devices:
                 return False
+            forget_targets(tx, tenant)
             tx.execute(trust_anchors.delete().where(trust_anchors.c.tenant == tenant))
             tx.execute(device_tenants.delete().where(device_tenants.c.tenant == tenant))
             return True
@@ -168,13 +170,18 @@ def tenant_row(tx: sa.Connection, tenant: str) -> DeviceTenantRow | None:
 def add_tenant(tx: sa.Connection, tenant: str, owner: str, document: str, at_us: int, by: str) -> None:
     """Add a tenant without devices."""
     row = DeviceTenantRow(tenant, owner, document, at_us, at_us, 0, at_us, at_us, by)
-    tx.execute(device_tenants.insert().values(**row._asdict()))
+    tx.execute(device_tenants.insert().values(**row._asdict(), tracked_revision=at_us))
 
 
 def raise_revision(tx: sa.Connection, tenant: DeviceTenantRow, devices: int = 0) -> int:
     """Return the next revision of a tenant, and count devices that the transaction adds or, negative, removes."""
     mine, revision = device_tenants.c.tenant == tenant.tenant, tenant.last_revision + 1
-    tx.execute(device_tenants.update().where(mine).values(last_revision=revision, devices=tenant.devices + devices))
+    raised = {
+        "last_revision": revision,
+        "devices": tenant.devices + devices,
+        "tracked_revision": device_tenants.c.tracked_revision + 1,
+    }
+    tx.execute(device_tenants.update().where(mine).values(raised))
     return revision
 
 

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
+from cloud.hub.registry.device_targets import mark_changed, mark_removed, put_targets, targets_of
 from cloud.hub.registry.device_tenants import (
     Check,
     DeviceTenantRow,
@@ -176,7 +177,8 @@ class RegisteredDevices:
         return self._database.transaction(work)
 
     def add(self, new: NewDeviceRow, limits: TenantLimits) -> int:
-        """Add a device without credentials; return its revision. Raises `DeviceExists`, `DevicesFull`."""
+        """Add a device without credentials; return its revision. Raises `DeviceExists`, `DevicesFull`,
+        `SelectorsFull`."""
 
         def work(tx: sa.Connection) -> int:
             known = tenant_row(tx, new.tenant)
@@ -194,13 +196,14 @@ class RegisteredDevices:
             row = DeviceRow(new.tenant, new.device, new.document, revision, revision, new.at_us, new.at_us, new.by)
             tx.execute(devices.insert().values(**row._asdict()))
             _add_links(tx, new)
+            put_targets(tx, new.tenant, new.device, revision, targets_of(new.document))
             return revision
 
         return self._database.transaction(work)
 
     def replace(self, new: NewDeviceRow, check: Check) -> int:
-        """Replace the registration of a device, without its credentials; return the new revision. Raises what `check`
-        raises."""
+        """Replace the registration of a device, without its credentials; return the new revision. Raises
+        `SelectorsFull`, and what `check` raises."""
 
         def work(tx: sa.Connection) -> int:
             known, there = _tenant_and_device(tx, new.tenant, new.device)
@@ -210,6 +213,7 @@ class RegisteredDevices:
             tx.execute(devices.update().where(*_is(new.tenant, new.device)).values(**changed, revision=revision))
             tx.execute(device_links.delete().where(*_of(device_links, new.tenant, [new.device])))
             _add_links(tx, new)
+            put_targets(tx, new.tenant, new.device, revision, targets_of(new.document))
             return revision
 
         return self._database.transaction(work)
@@ -274,6 +278,7 @@ class RegisteredDevices:
                     raise CredentialsTaken(f"another device of the tenant has {each.type} {each.auth_id}")
                 tx.execute(device_credentials.insert().values(tenant=tenant, device=device, **each._asdict()))
             tx.execute(devices.update().where(*_is(tenant, device)).values(credentials_revision=revision))
+            mark_changed(tx, tenant, device, revision)
             return revision
 
         return self._database.transaction(work)
@@ -306,7 +311,7 @@ def _credentials_of(tx: sa.Connection, tenant: str, device: str) -> list[Credent
 def _remove(tx: sa.Connection, known: DeviceTenantRow, names: Sequence[str]) -> None:
     for table in (devices, device_links, device_credentials):
         tx.execute(table.delete().where(*_of(table, known.tenant, names)))
-    raise_revision(tx, known, -len(names))
+    mark_removed(tx, known.tenant, names, raise_revision(tx, known, -len(names)))
 
 
 def _add_links(tx: sa.Connection, new: NewDeviceRow) -> None:

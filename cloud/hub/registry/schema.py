@@ -461,6 +461,8 @@ request_keys = sa.Table(
 )
 BYTEWISE_NAME = sa.String(255).with_variant(sa.String(255, collation="C"), "postgresql")
 """Type of ASCII names that are searched by their beginning: PostgreSQL compares them byte by byte, as SQLite does."""
+BYTEWISE_TARGET = sa.String(260).with_variant(sa.String(260, collation="C"), "postgresql")
+"""Type of a gateway's name or the text of a selector, with a letter before it (`device_targets`)."""
 
 device_tenants = sa.Table(
     "device_tenants",
@@ -474,6 +476,8 @@ device_tenants = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("updated_at", sa.BigInteger, nullable=False),
     sa.Column("updated_by", NameType, nullable=False),
+    sa.Column("tracked_revision", sa.BigInteger, nullable=True),
+    sa.Column("dropped_revision", sa.BigInteger, nullable=True),
 )
 trust_anchors = sa.Table(
     "trust_anchors",
@@ -513,6 +517,24 @@ device_credentials = sa.Table(
     sa.Column("device", BYTEWISE_NAME, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Index("device_credentials_of", "tenant", "device"),
+)
+device_targets = sa.Table(
+    "device_targets",
+    metadata,
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("target", BYTEWISE_TARGET, primary_key=True),
+    sa.Column("device", BYTEWISE_NAME, primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("present", sa.Boolean, nullable=False),
+    sa.Index("device_targets_of", "tenant", "device"),
+    sa.Index("device_targets_changed", "tenant", "target", "revision", "device"),
+    sa.Index("device_targets_gone", "tenant", "present", "revision"),
+)
+device_selectors = sa.Table(
+    "device_selectors",
+    metadata,
+    sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
+    sa.Column("target", BYTEWISE_TARGET, primary_key=True),
 )
 tenant_quotas = sa.Table(
     "tenant_quotas",

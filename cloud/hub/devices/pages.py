@@ -1,0 +1,161 @@
+"""Pages of devices for gateways, made from the registry's changes. Pure, except for the signature.
+
+A page has hashes that a gateway verifies. Pre-shared keys, raw public keys and hashes of bcrypt stay at the hub: no
+listener of a gateway uses them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from bridge.device_pages import (
+    ARGON2ID,
+    HASH_FUNCTIONS,
+    DeviceEntry,
+    DeviceLogin,
+    DevicePage,
+    DeviceRange,
+    DeviceSecretHash,
+    SignedDevicePage,
+    digest_of,
+    to_sign,
+)
+from bridge.limits import DEVICE_CURSOR_BYTES_MAX, DEVICE_PAGE_BYTES_MAX
+from cloud.hub.devices.credentials import HASHED, StoredCredentials, StoredSecret
+from cloud.hub.groups import Key
+from cloud.hub.registry.device_changes import DeviceCursor, DeviceState, TenantChanges
+from cloud.hub.registry.devices import CredentialRow
+
+PAGE_ROOM: int = DEVICE_PAGE_BYTES_MAX - DEVICE_CURSOR_BYTES_MAX - 8 * 1024
+"""Bytes of a page for its devices; the rest is for cursor and names."""
+
+SignBytes = Callable[[bytes], bytes]
+"""Signs with the key of the hub's authority."""
+
+
+class MadePage(NamedTuple):
+    """Page for one gateway."""
+
+    page: DevicePage
+    cursor: DeviceCursor
+    """Cursor of the gateway once it has the page."""
+
+
+class _Enabled(msgspec.Struct):
+    enabled: bool = True
+
+
+class _Taken(NamedTuple):
+    entries: list[DeviceEntry]
+    removed: list[str]
+    last: DeviceState | None
+    """Last state in the page if others are left."""
+
+
+def make_page(gateway: Key, changes: TenantChanges, held: str) -> MadePage:
+    """Return the page with the first of some changes. `held`: the cursor that the gateway has stored."""
+    taken = _take(changes.states)
+    end = taken.last.position if taken.last is not None else changes.end
+    cursor = changes.cursor.at(changes.tenant, end)
+    covered = None
+    if changes.after is not None:
+        cut = taken.last or (None if changes.complete else changes.states[-1])
+        covered = DeviceRange(changes.after, cut.device if cut is not None else None)
+    page = DevicePage(
+        tenant=gateway[0],
+        gateway=gateway[1],
+        base=digest_of(held),
+        cursor=write_cursor(cursor),
+        devices_of=changes.tenant,
+        enabled=changes.document is not None and _is_enabled(changes.document),
+        range=covered,
+        entries=tuple(taken.entries),
+        removed=tuple(taken.removed) if covered is None else (),
+    )
+    return MadePage(page, cursor)
+
+
+def sign_page(page: DevicePage, sign: SignBytes) -> bytes:
+    """Return the signed page as it is sent."""
+    content = msgspec.json.encode(page).decode()
+    signature = base64.b64encode(sign(to_sign(content))).decode()
+    return msgspec.json.encode(SignedDevicePage(content, signature))
+
+
+def write_cursor(cursor: DeviceCursor) -> str:
+    """Return a cursor as the gateway stores it."""
+    return msgspec.json.encode(cursor).decode()
+
+
+def read_cursor(text: str) -> DeviceCursor | None:
+    """Return the cursor of a gateway; None for one that this hub cannot read: the gateway gets all its devices."""
+    if len(text) > DEVICE_CURSOR_BYTES_MAX:
+        return None
+    try:
+        return msgspec.json.decode(text, type=DeviceCursor)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _take(states: Iterable[DeviceState]) -> _Taken:
+    """Return the states that fit in a page, at least one."""
+    entries, removed, size = list[DeviceEntry](), list[str](), 0
+    last: DeviceState | None = None
+    for state in states:
+        entry = None if state.document is None else entry_of(state.device, state.document, state.credentials)
+        size += len(state.device) + 3 if entry is None else len(msgspec.json.encode(entry)) + 1
+        if size > PAGE_ROOM and last is not None:
+            return _Taken(entries, removed, last)
+        if entry is None:
+            removed.append(state.device)
+        else:
+            entries.append(entry)
+        last = state
+    return _Taken(entries, removed, None)
+
+
+def entry_of(device: str, document: str, credentials: Iterable[CredentialRow]) -> DeviceEntry:
+    """Return what a gateway gets of a device."""
+    found = [msgspec.json.decode(row.document, type=StoredCredentials) for row in credentials if row.type == HASHED]
+    return DeviceEntry(
+        device=device,
+        enabled=_is_enabled(document),
+        logins=tuple(_login(each) for each in found if each.enabled),
+    )
+
+
+def _login(stored: StoredCredentials) -> DeviceLogin:
+    secrets = (_secret(each) for each in stored.secrets if each.enabled)
+    kept = tuple(each for each in secrets if each.function in HASH_FUNCTIONS)
+    return DeviceLogin(auth_id=stored.auth_id, salt=stored.scram_salt, iterations=stored.scram_iterations, secrets=kept)
+
+
+def _secret(stored: StoredSecret) -> DeviceSecretHash:
+    not_before = stored.not_before.timestamp() if stored.not_before is not None else None
+    not_after = stored.not_after.timestamp() if stored.not_after is not None else None
+    if stored.argon2:
+        return DeviceSecretHash(
+            id=stored.id,
+            function=ARGON2ID,
+            hashed=stored.argon2,
+            stored_key=stored.stored_key,
+            server_key=stored.server_key,
+            not_before=not_before,
+            not_after=not_after,
+        )
+    return DeviceSecretHash(
+        id=stored.id,
+        function=stored.hash_function,
+        hashed=stored.pwd_hash,
+        salt=base64.b64decode(stored.salt),
+        not_before=not_before,
+        not_after=not_after,
+    )
+
+
+def _is_enabled(document: str) -> bool:
+    return msgspec.json.decode(document, type=_Enabled).enabled

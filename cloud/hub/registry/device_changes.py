@@ -1,0 +1,274 @@
+"""Changes of devices that concern one gateway, read from the registry page by page.
+
+The position of a gateway is a `DeviceCursor`: for each tenant of devices that its own tenant owns, how far it is. A
+gateway without a position in a tenant, or with one that the registry cannot continue, gets a snapshot: pages that
+replace a range of ids each. After it come the changes since its beginning. Every page has the present state of its
+devices, so a page that is repeated, or a change that comes twice, does no harm.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from cloud.hub.groups import Key
+from cloud.hub.labels import LabelSelector, parse_selector
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_targets import GATEWAY, SELECTOR, SELECTORS_MAX, selectors_of
+from cloud.hub.registry.devices import CredentialRow
+from cloud.hub.registry.labels import labels_of
+from cloud.hub.registry.schema import device_credentials, device_targets, device_tenants, devices
+
+ROWS_MAX: Final = 100
+"""Devices of one page before its bytes are counted: 6 MiB if all have the most credentials."""
+
+
+class TenantPosition(msgspec.Struct, frozen=True, array_like=True):
+    """Position of a gateway in a tenant of devices."""
+
+    revision: int
+    """All changes up to this one are known, or those of a snapshot's beginning."""
+    snapshot_after: str | None = None
+    """Last id of an unfinished snapshot; empty at its beginning."""
+    changed_after: str | None = None
+    """Last id among the changes of `revision`; None: all of them."""
+
+
+class DeviceCursor(msgspec.Struct, frozen=True):
+    """Position of a gateway in all its tenants of devices."""
+
+    labels: dict[str, str] = {}
+    """Labels of the gateway that decided about selectors."""
+    tenants: dict[str, TenantPosition] = {}
+
+    def at(self, tenant: str, position: TenantPosition | None) -> DeviceCursor:
+        """Return the cursor with another position in a tenant; None: without it."""
+        kept = {name: each for name, each in self.tenants.items() if name != tenant}
+        return DeviceCursor(self.labels, kept if position is None else {**kept, tenant: position})
+
+
+class DeviceState(NamedTuple):
+    """Present state of a device that a page is about."""
+
+    device: str
+    document: str | None
+    """Registration; None: the gateway must not have the device."""
+    credentials: Sequence[CredentialRow]
+    position: TenantPosition
+    """Position of a gateway that has everything up to this device."""
+
+
+class TenantChanges(NamedTuple):
+    """Next changes of one tenant for a gateway."""
+
+    tenant: str
+    document: str | None
+    """Document of the tenant; None: the gateway must not have its devices."""
+    after: str | None
+    """Begin of the range of ids that the states replace, exclusive; None: they replace single devices."""
+    states: Sequence[DeviceState]
+    end: TenantPosition | None
+    """Position after all states; None: the tenant is gone."""
+    complete: bool
+    """True if the range reaches to the last id."""
+    cursor: DeviceCursor
+    """Cursor before these changes."""
+
+
+class GatewayRead(NamedTuple):
+    """Outcome of a look for changes."""
+
+    changes: TenantChanges | None
+    """None: there are none."""
+    cursor: DeviceCursor
+    """Cursor after changes that do not concern the gateway."""
+
+
+class _Tenant(NamedTuple):
+    tenant: str
+    document: str
+    revision: int
+    last_revision: int
+    created_at: int
+    dropped_revision: int | None
+
+    def continues(self, position: TenantPosition) -> bool:
+        """Return whether the registry has all changes after a position."""
+        return max(self.created_at, self.dropped_revision or 0) <= position.revision <= self.last_revision
+
+
+class _Change(NamedTuple):
+    revision: int
+    device: str
+
+
+_TENANT: Final = [device_tenants.c[name] for name in _Tenant._fields]
+
+
+class DeviceChanges:
+    """Changes for gateways, for the thread that opened the database. Methods raise `RegistryError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def revisions(self) -> dict[str, int]:
+        """Return for each owner a number that grows with each change of its devices."""
+        columns = device_tenants.c
+        query = sa.select(columns.owner, sa.func.sum(columns.last_revision)).group_by(columns.owner)
+        return self._database.transaction(lambda tx: {owner: int(total) for owner, total in tx.execute(query)})
+
+    def selecting(self) -> set[str]:
+        """Return the owners with devices that select gateways by their labels."""
+        query = sa.select(device_tenants.c.owner).where(
+            device_tenants.c.tenant.in_(sa.text("SELECT DISTINCT tenant FROM device_selectors"))
+        )
+        return self._database.transaction(lambda tx: set(tx.execute(query).scalars()))
+
+    def read(self, gateway: Key, cursor: DeviceCursor, rows: int = ROWS_MAX) -> GatewayRead:
+        """Return the next changes for a gateway after its cursor."""
+        return self._database.transaction(lambda tx: _read(tx, gateway, cursor, rows))
+
+
+def _read(tx: sa.Connection, gateway: Key, cursor: DeviceCursor, rows: int) -> GatewayRead:
+    owner, name = gateway
+    query = sa.select(*_TENANT).where(device_tenants.c.owner == owner).order_by(device_tenants.c.tenant)
+    tenants = {row.tenant: _Tenant(*row) for row in tx.execute(query)}
+    for gone in cursor.tenants.keys() - tenants.keys():
+        return GatewayRead(TenantChanges(gone, None, "", [], None, True, cursor), cursor)
+    labels = labels_of(tx, owner, (name,)).get(name, {})
+    cursor = _relabelled(tx, cursor, labels, tenants)
+    for each in tenants.values():
+        targets = _targets(tx, each.tenant, name, labels)
+        position = cursor.tenants.get(each.tenant)
+        if position is None and not _concerns(tx, each.tenant, targets):
+            continue
+        if position is None or not each.continues(position):
+            position = TenantPosition(each.last_revision, snapshot_after="")
+        if position.snapshot_after is not None:
+            return GatewayRead(_snapshot(tx, each, targets, position, cursor, rows), cursor)
+        if position.revision == each.last_revision and position.changed_after is None:
+            continue
+        found = _changes(tx, each, targets, position, cursor, rows)
+        if found.states or each.revision > position.revision:
+            return GatewayRead(found, cursor)
+        cursor = cursor.at(each.tenant, found.end)
+    return GatewayRead(None, cursor)
+
+
+def _relabelled(
+    tx: sa.Connection, cursor: DeviceCursor, labels: Mapping[str, str], tenants: Iterable[str]
+) -> DeviceCursor:
+    """Return the cursor with the present labels; a tenant with a selector that decides otherwise begins again."""
+    if labels == cursor.labels:
+        return cursor
+    kept = dict(cursor.tenants)
+    for tenant in tenants:
+        chosen = [_parsed(each) for each in selectors_of(tx, tenant)]
+        if any(each.matches(labels) != each.matches(cursor.labels) for each in chosen) and tenant in kept:
+            kept[tenant] = TenantPosition(0)
+    return DeviceCursor(dict(labels), kept)
+
+
+def _targets(tx: sa.Connection, tenant: str, gateway: str, labels: Mapping[str, str]) -> list[str]:
+    """Return the targets that a gateway belongs to."""
+    chosen = [each for each in selectors_of(tx, tenant) if _parsed(each).matches(labels)]
+    return [f"{GATEWAY}{gateway}", *chosen]
+
+
+@lru_cache(maxsize=10 * SELECTORS_MAX)
+def _parsed(target: str) -> LabelSelector:
+    return parse_selector(target.removeprefix(SELECTOR))
+
+
+def _concerns(tx: sa.Connection, tenant: str, targets: Sequence[str]) -> bool:
+    """Return whether a tenant has a device with one of these targets."""
+    mine = (device_targets.c.tenant == tenant, device_targets.c.target.in_(targets), device_targets.c.present)
+    return tx.execute(sa.select(device_targets.c.device).where(*mine).limit(1)).first() is not None
+
+
+def _snapshot(
+    tx: sa.Connection,
+    tenant: _Tenant,
+    targets: Sequence[str],
+    position: TenantPosition,
+    cursor: DeviceCursor,
+    rows: int,
+) -> TenantChanges:
+    after = position.snapshot_after or ""
+    columns, found = device_targets.c, set[str]()
+    for target in targets:
+        mine = (columns.tenant == tenant.tenant, columns.target == target, columns.device > after, columns.present)
+        found.update(
+            tx.execute(sa.select(columns.device).where(*mine).order_by(columns.device).limit(rows + 1)).scalars()
+        )
+    names = sorted(found)[:rows]
+
+    def place(device: str) -> TenantPosition:
+        return msgspec.structs.replace(position, snapshot_after=device)
+
+    states = _states(tx, tenant.tenant, names, set(names), place)
+    complete = len(found) <= rows
+    end = TenantPosition(position.revision) if complete else place(names[-1])
+    return TenantChanges(tenant.tenant, tenant.document, after, states, end, complete, cursor)
+
+
+def _changes(
+    tx: sa.Connection,
+    tenant: _Tenant,
+    targets: Sequence[str],
+    position: TenantPosition,
+    cursor: DeviceCursor,
+    rows: int,
+) -> TenantChanges:
+    columns = device_targets.c
+    since = columns.revision > position.revision
+    if position.changed_after is not None:
+        since |= (columns.revision == position.revision) & (columns.device > position.changed_after)
+    lists = []
+    for target in targets:
+        mine = (columns.tenant == tenant.tenant, columns.target == target, since)
+        query = sa.select(columns.revision, columns.device).where(*mine).order_by(columns.revision, columns.device)
+        lists.append([_Change(*row) for row in tx.execute(query.limit(rows + 1))])
+    merged = [each for each in heapq.merge(*lists) if each.revision <= tenant.last_revision]
+    taken = dict.fromkeys(merged)
+    some = list(taken)[:rows]
+    places = {each.device: _place(each) for each in reversed(some)}  # of its first change: later ones may be cut off
+    names = list(dict.fromkeys(each.device for each in some))
+    among = (columns.tenant == tenant.tenant, columns.device.in_(names), columns.target.in_(targets), columns.present)
+    concerned = set(tx.execute(sa.select(columns.device).where(*among)).scalars()) if names else set[str]()
+    states = _states(tx, tenant.tenant, names, concerned, places.__getitem__)
+    complete = len(taken) <= rows
+    end = TenantPosition(tenant.last_revision) if complete else _place(some[-1])
+    return TenantChanges(tenant.tenant, tenant.document, None, states, end, complete, cursor)
+
+
+def _place(change: _Change) -> TenantPosition:
+    return TenantPosition(change.revision, changed_after=change.device)
+
+
+def _states(
+    tx: sa.Connection,
+    tenant: str,
+    names: Sequence[str],
+    concerned: set[str],
+    place: Callable[[str], TenantPosition],
+) -> list[DeviceState]:
+    """Return the states of devices in the order of their names given."""
+    wanted = sorted(concerned)
+    documents: dict[str, str] = {}
+    found: dict[str, list[CredentialRow]] = {}
+    if wanted:
+        registered = (devices.c.tenant == tenant, devices.c.device.in_(wanted))
+        rows = tx.execute(sa.select(devices.c.device, devices.c.document).where(*registered))
+        documents = {row.device: row.document for row in rows}
+        columns = (device_credentials.c[name] for name in ("device", *CredentialRow._fields))
+        theirs = (device_credentials.c.tenant == tenant, device_credentials.c.device.in_(wanted))
+        query = sa.select(*columns).where(*theirs).order_by(device_credentials.c.type, device_credentials.c.auth_id)
+        for device, *rest in tx.execute(query):
+            found.setdefault(device, []).append(CredentialRow(*rest))
+    return [DeviceState(name, documents.get(name), found.get(name, []), place(name)) for name in names]
