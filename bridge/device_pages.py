@@ -33,6 +33,9 @@ HASH_FUNCTIONS: Final = frozenset({ARGON2ID, SHA256, SHA512})
 """Functions that a gateway verifies. Those of SHA hash salt and password; argon2id comes with SCRAM keys."""
 
 
+_OUT_OF_STEP: Final = "the page does not continue the cursor: "
+
+
 class DevicePageError(ValueError):
     """A page cannot be used; the message says why, and quotes no secret."""
 
@@ -55,7 +58,7 @@ class DeviceSecretHash(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 @hides("secrets", "salt")
-class DeviceLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeviceAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """User name of a device, without its tenant, and its passwords."""
 
     auth_id: str
@@ -70,7 +73,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     device: str
     enabled: bool = True
-    logins: tuple[DeviceLogin, ...] = ()
+    logins: tuple[DeviceAccount, ...] = ()
 
 
 class DeviceRange(msgspec.Struct, frozen=True):
@@ -162,3 +165,13 @@ def read_page(content: str) -> DevicePage:
     if page.range is not None and not all(page.range.covers(each.device) for each in page.entries):
         raise DevicePageError("it has a device outside its range")
     return page
+
+
+def out_of_step(cursor: str) -> str:
+    """Return the reason for which a gateway refuses a page that does not continue its cursor."""
+    return f"{_OUT_OF_STEP}{cursor}"
+
+
+def cursor_in(why: str) -> str | None:
+    """Return the cursor in the reason of a refusal; None if it has none."""
+    return why.removeprefix(_OUT_OF_STEP) if why.startswith(_OUT_OF_STEP) else None

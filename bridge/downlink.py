@@ -8,7 +8,7 @@ unsettled messages again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from bridge.engine import Condition, DeliveryState, Dispositions, Engine, Link
 from bridge.forwarders.outcome import ForwardOutcome
@@ -39,6 +39,11 @@ class GatewayLink:
     def open(self) -> bool:
         """True while messages may be sent, within `credit`."""
         return not self._over and not self._link.closed
+
+    @property
+    def properties(self) -> Mapping[Any, Any]:
+        """Properties that the gateway has given the link."""
+        return self._link.properties
 
     @property
     def credit(self) -> int:

@@ -10,8 +10,8 @@ message arrives twice. It takes nothing more. It waits until taken messages are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run
@@ -78,6 +78,15 @@ class ForwarderInbox(Protocol):
 
     def receive(self, messages: Sequence[Incoming]) -> None:
         """Take messages in the order received. Messages beyond `credit` are held, in order, and not refused."""
+        ...
+
+
+@runtime_checkable
+class DescribedInbox(Protocol):
+    """Inbox with properties for its link."""
+
+    def link_properties(self) -> Mapping[str, str]:
+        """Return the properties of a link that is about to be attached."""
         ...
 
 

@@ -17,7 +17,7 @@ from bridge.engine import Condition, DeliveryState, Detached, Engine, Link, Tran
 from bridge.engine.terminus import source
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import wait_s
-from bridge.forwarders.inbox import ForwarderInbox, Incoming, leave_all
+from bridge.forwarders.inbox import DescribedInbox, ForwarderInbox, Incoming, leave_all
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.forwarders.senders import DURABLE, RETRY_S
 from bridge.limits import LEAVE_TIMEOUT_S
@@ -174,7 +174,9 @@ class Receivers:
         inbox = receiver.inbox
         mode = 1 if inbox.qos == 0 else 2
         terminus = source(inbox.remote, durability=DURABLE, expiry="never")
-        receiver.link = engine.attach_receiver(f"{engine.container_id}<{inbox.name}", terminus, snd_settle_mode=mode)
+        properties = inbox.link_properties() if isinstance(inbox, DescribedInbox) else None
+        name = f"{engine.container_id}<{inbox.name}"
+        receiver.link = engine.attach_receiver(name, terminus, properties=properties, snd_settle_mode=mode)
         receiver.link.bind(receiver)
 
     def _call_left(self) -> None:

@@ -66,8 +66,8 @@ class CredentialChecker(Protocol):
         """Record a failed SCRAM-SHA-256 exchange for this user."""
         ...
 
-    def succeeded(self, username: str) -> None:
-        """Record a successful SCRAM-SHA-256 exchange of this user."""
+    def succeeded(self, username: str) -> str:
+        """Record a successful SCRAM-SHA-256 exchange of this user; return its identity."""
         ...
 
 
@@ -205,9 +205,10 @@ class SaslServer(Layer):
                 self._credentials.failed(scram.username)
             self._decided(None)
         else:
+            identity = scram.username
             if self._credentials is not None:
-                self._credentials.succeeded(scram.username)
-            self._decided(scram.username, additional=final)
+                identity = self._credentials.succeeded(scram.username)
+            self._decided(identity, additional=final)
 
     def _decided_bearer(self, identity: str | None, *, temporary: bool = False) -> None:
         """Handle the result for a token. OAUTHBEARER sends the reason of a refusal as a challenge first, which the

@@ -40,7 +40,7 @@ password_option = click.option(
 def device() -> None:
     """Manage the devices in the registry of a hub.
 
-    Gateways do not get them yet: a device logs in as a user of its gateway (`waypost user`).
+    A gateway gets the devices that name it, or that select it by its labels, and lets them in without the hub.
     """
 
 

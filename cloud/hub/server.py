@@ -48,8 +48,8 @@ from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
+from cloud.hub.devices.parts import HubDeviceParts
 from cloud.hub.devices.routes import device_registry_routes
-from cloud.hub.devices.service import DeviceRegistry
 from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.enrolment.certificate_http import certificate_routes
 from cloud.hub.enrolment.certificate_renewal import CertificateRenewal
@@ -224,7 +224,8 @@ class HubServer:
         self._alerts = self._make_alerts(registry)
         self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
         self._events = HubEvents(registry, time.time, self._notices.follow(NoticeTopic.EVENTS))
-        self._devices = DeviceRegistry(registry, configuration.tenants, _now_us)
+        sign = self._enrolment.authority.sign if self._enrolment is not None else None
+        self._devices = HubDeviceParts(registry, configuration.tenants, _now_us, sign, self.sources)
         self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
 
@@ -507,7 +508,7 @@ class HubServer:
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
                 *command_routes(self._commands, access),
                 *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
-                *device_registry_routes(self._devices, access, tenants.names),
+                *device_registry_routes(self._devices.registry, access, tenants.names),
                 *_update_routes(self._desired, self._downloads, access, self.acceptor),
                 *_artefact_routes(self._artefacts, access, self._enrolment, dev=self._configuration.dev),
                 *_identity_routes(self._enrolment, access, self._renewal, lambda: self._url),

@@ -36,6 +36,7 @@ from edge.appliance.console.status import (
 )
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
+from edge.appliance.devices.following import HubDeviceFollower, follow_hub_devices
 from edge.appliance.health import GatewayHealth
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.own_certificate import OwnCertificate
@@ -140,20 +141,20 @@ class Gateway:
         try:
             self.users = FollowedUsers(data, self.broker.gate.update)
             self.broker.gate.call_when_unknown(self.users.reload_if_changed)
+            self._hub_devices = follow_hub_devices(data, self.broker.gate, configuration.device_api)
         except CredentialsError:
             self.store.close()
             raise
-        self._operator_token = _operator_token(data)
+        self._operator_token, self._key = _operator_token(data), StatementKey(data)
         self._data, self._development, self._trials = data, development, trials
         self._issuer: Issuer | None = None
-        self._key = StatementKey(data)
         self.uplinks = Uplinks(
             self.broker.router,
             self.store,
             self._key,
             commands=_command_addresses(configuration),
             knows=self._knows_device,
-            made=trials.bind if trials is not None else _ignore_uplink,
+            made=partial(_bind_uplink, (trials, self._hub_devices)),
             clock=self.clock_good,
         )
         self._bridge = self._make_bridge()
@@ -197,7 +198,7 @@ class Gateway:
             room_hours=lambda: self._bridge.autonomy_hours,
             configuration=lambda: self.configuration,
             tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
-            users=lambda: self.users.trouble,
+            users=lambda: self.users.trouble or self._hub_devices.trouble,
             renewal=lambda: self._renewal.trouble,
             revocations=lambda: self._revocations.trouble,
             silent=self._clients.sources.silent,
@@ -241,6 +242,7 @@ class Gateway:
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
+        await self._hub_devices.stop()
         if self._keeper is not None:
             await self._keeper.close()  # before the issuer: that ends all sessions
         await self._follow_issuer(None)
@@ -692,8 +694,11 @@ def _no_resource(_address: str) -> None:
     """Return no resource: addresses are from the file of --config."""
 
 
-def _ignore_uplink(_uplink: ConnectorUplink) -> None:
-    """Do nothing: this gateway does not follow the hub's configuration."""
+def _bind_uplink(followers: tuple[Trials | None, HubDeviceFollower], uplink: ConnectorUplink) -> None:
+    """Receive over this connector what the hub of the enrolment sends, if it leads there."""
+    for each in followers:
+        if each is not None:
+            each.bind(uplink)
 
 
 def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:

@@ -27,9 +27,10 @@ from bridge.desired import (
     digest_of,
 )
 from bridge.forwarders.outcome import ForwardOutcome as Settlement
+from bridge.hub_addresses import DESIRED
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.store.lock import is_held
-from edge.configuration.desired_inbox import Answer, DesiredInbox
+from edge.configuration.document_inbox import Answer, DocumentInbox
 from edge.configuration.file import RepositoryError
 from edge.configuration.following import ConfigurationFollower, Reconfigurable
 from edge.configuration.hub_versions import HubVersions, Version, VersionNotAccepted
@@ -123,7 +124,7 @@ class Trials:
         if tls is None or tls.certificate != self._certificate:
             return
         self._uplink = uplink
-        uplink.inboxes.append(DesiredInbox(uplink.connector.name, self._offered))
+        uplink.inboxes.append(DocumentInbox(f"configuration of {uplink.connector.name}", DESIRED, self._offered))
         uplink.reports.begin_configuration(self.send_report)
 
     def start(self, gateway: Reconfigurable) -> None:

@@ -333,10 +333,9 @@ class TestCredentials:
         salt = b"salt"
         digest = base64.b64encode(hashlib.sha512(salt + b"secret").digest()).decode()
         hashed = {"hash-function": "sha-512", "pwd-hash": digest, "salt": base64.b64encode(salt).decode()}
-        bcrypt = {"hash-function": "bcrypt", "pwd-hash": "$2a$10$" + "a" * 53}
-        admin.done("PUT", device, [password("p", hashed, bcrypt)])
+        admin.done("PUT", device, [password("p", hashed)])
         [row] = self.stored(admin, tenant)
-        assert [each["pwd_hash"] for each in row["secrets"]] == [digest, bcrypt["pwd-hash"]]
+        assert [each["pwd_hash"] for each in row["secrets"]] == [digest]
 
     def test_keys_and_certificates(self, admin: RegistryClient, tenant: str, device: str) -> None:
         wanted = [
@@ -375,7 +374,7 @@ class TestCredentials:
         [password("p", {"pwd-plain": "x" * 1_025})],
         [password("p", {"pwd-hash": "AAAA", "hash-function": "sha-256"})],
         [password("p", {"pwd-hash": "AAAA", "hash-function": "md5"})],
-        [password("p", {"pwd-hash": "$2a$11$" + "a" * 53, "hash-function": "bcrypt"})],
+        [password("p", {"pwd-hash": "$2a$10$" + "a" * 53, "hash-function": "bcrypt"})],
         [password("p", *[{"pwd-plain": "x"}] * (SECRETS_MAX + 1))],
         [password("p", {"pwd-plain": "x", "not-after": "2026-01-01T00:00:00"})],
         [password("p", {"pwd-plain": "x", "not-before": "2027-01-01T00:00:00Z", "not-after": "2026-01-01T00:00:00Z"})],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.device_pages import DeviceEntry, DevicePage, digest_of
 from cloud.hub.devices.pages import make_page, read_cursor
 from cloud.hub.groups import Key
-from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor
+from cloud.hub.registry.device_changes import DeviceChanges
 
 
 class PageGateway:
@@ -32,9 +32,9 @@ class PageGateway:
         self.cursor = page.cursor
         self.pages += 1
 
-    def fetch(self, changes: DeviceChanges, *, most: int = 1_000, rows: int = 100) -> int:
-        """Connect and get pages until there are no more; return their number."""
-        cursor = (read_cursor(self.cursor) if self.cursor else None) or DeviceCursor()
+    def fetch(self, changes: DeviceChanges, *, most: int = 1_000, rows: int = 100, registry: str = "r") -> int:
+        """Connect and get all pages; return their number."""
+        cursor = read_cursor(self.cursor, registry)
         for number in range(most):
             found = changes.read(self.key, cursor, rows)
             if found.changes is None:

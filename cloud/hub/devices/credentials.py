@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from bridge.hidden import hides
 from cloud.hub.devices.documents import InvalidDocument, decode_document, encode_document
-from cloud.hub.devices.limits import AUTH_ID_CHARACTERS_MAX, BCRYPT_COST_MAX, CREDENTIALS_MAX, SECRETS_MAX
+from cloud.hub.devices.limits import AUTH_ID_CHARACTERS_MAX, CREDENTIALS_MAX, SECRETS_MAX
 from cloud.hub.devices.subjects import (
     algorithm_of,
     apply_template,
@@ -40,7 +40,6 @@ PSK: Final = "psk"
 CERTIFICATE: Final = "x509-cert"
 RAW_KEY: Final = "rpk"
 _USER: Final = re.compile(r"[a-zA-Z0-9_=.-]+")
-_BCRYPT: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _HASH_BYTES: Final[Mapping[str, int]] = {"sha-256": 32, "sha-512": 64}
 _SALT_BYTES_MAX: Final = 64
 _KEY_BYTES_MAX: Final = 64
@@ -65,9 +64,9 @@ class PasswordSecret(DeviceSecret, kw_only=True, forbid_unknown_fields=True, omi
     """Password: `pwd-plain`, or its hash. Answers have the metadata only."""
 
     hash_function: str | None = msgspec.field(name="hash-function", default=None)
-    """``sha-256``, ``sha-512`` or ``bcrypt``."""
+    """``sha-256`` or ``sha-512``."""
     pwd_hash: str | None = msgspec.field(name="pwd-hash", default=None)
-    """Base64, or the text of bcrypt."""
+    """Base64."""
     salt: str | None = None
     """Base64; it is before the password in what is hashed."""
     pwd_plain: str | None = msgspec.field(name="pwd-plain", default=None)
@@ -383,14 +382,12 @@ def _password(given: PasswordSecret) -> StoredSecret:
             raise InvalidDocument("a password has pwd-plain, or hash-function and pwd-hash, or the id of a kept one")
         return made
     made.hash_function, made.pwd_hash, made.salt = given.hash_function or "", given.pwd_hash, given.salt or ""
-    if made.hash_function == "bcrypt":
-        found = _BCRYPT.fullmatch(made.pwd_hash)
-        if found is None or int(found[1]) > BCRYPT_COST_MAX:
-            raise InvalidDocument(f"pwd-hash is no hash of bcrypt with a cost of {BCRYPT_COST_MAX} at most")
-        return made
     size = _HASH_BYTES.get(made.hash_function)
     if size is None:
-        raise InvalidDocument("hash-function is sha-256, sha-512 or bcrypt")
+        raise InvalidDocument(
+            "hash-function is sha-256 or sha-512, which gateways verify; a device with a hash of bcrypt needs a new "
+            "password: pwd-plain"
+        )
     if len(decode_base64(made.pwd_hash, "pwd-hash")) != size:
         raise InvalidDocument(f"pwd-hash has not the {size} bytes of {made.hash_function}")
     if len(decode_base64(made.salt, "salt")) > _SALT_BYTES_MAX:

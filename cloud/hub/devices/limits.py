@@ -53,8 +53,14 @@ SEARCH_TERMS_MAX: Final = 8
 SEARCH_TEXT_CHARACTERS_MAX: Final = 1_024
 """Characters of one filter."""
 
+FOLLOW_INTERVAL_S: Final = 2.0
+"""Seconds between two looks for changed devices: two short queries, for all gateways together."""
+
+REFUSED_REST_S: Final = 60.0
+"""Seconds that a gateway gets no page after it has refused one, or could not store it."""
+
+UPKEEP_INTERVAL_S: Final = 600.0
+"""Seconds between two looks for devices that an older program has changed, and for too many tombstones."""
+
 WAITING_MAX: Final = 200
 """Requests that wait for the registry at one hub, of reading and of changing ones each; more are told to try again."""
-
-BCRYPT_COST_MAX: Final = 10
-"""Cost of a bcrypt hash that is taken over: 2^10 rounds, the limit of Hono, take a Raspberry Pi some 0.3 s."""

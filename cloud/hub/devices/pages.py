@@ -15,8 +15,8 @@ import msgspec
 from bridge.device_pages import (
     ARGON2ID,
     HASH_FUNCTIONS,
+    DeviceAccount,
     DeviceEntry,
-    DeviceLogin,
     DevicePage,
     DeviceRange,
     DeviceSecretHash,
@@ -24,6 +24,7 @@ from bridge.device_pages import (
     digest_of,
     to_sign,
 )
+from bridge.hidden import hides
 from bridge.limits import DEVICE_CURSOR_BYTES_MAX, DEVICE_PAGE_BYTES_MAX
 from cloud.hub.devices.credentials import HASHED, StoredCredentials, StoredSecret
 from cloud.hub.groups import Key
@@ -37,6 +38,7 @@ SignBytes = Callable[[bytes], bytes]
 """Signs with the key of the hub's authority."""
 
 
+@hides("page")
 class MadePage(NamedTuple):
     """Page for one gateway."""
 
@@ -91,14 +93,13 @@ def write_cursor(cursor: DeviceCursor) -> str:
     return msgspec.json.encode(cursor).decode()
 
 
-def read_cursor(text: str) -> DeviceCursor | None:
-    """Return the cursor of a gateway; None for one that this hub cannot read: the gateway gets all its devices."""
-    if len(text) > DEVICE_CURSOR_BYTES_MAX:
-        return None
+def read_cursor(text: str, registry: str) -> DeviceCursor:
+    """Return the cursor of a gateway. One of another registry, or that cannot be read, begins again."""
     try:
-        return msgspec.json.decode(text, type=DeviceCursor)
+        found = msgspec.json.decode(text[: DEVICE_CURSOR_BYTES_MAX + 1], type=DeviceCursor)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+        return DeviceCursor(registry)
+    return found if found.registry == registry else found.restarted(registry)
 
 
 def _take(states: Iterable[DeviceState]) -> _Taken:
@@ -128,10 +129,11 @@ def entry_of(device: str, document: str, credentials: Iterable[CredentialRow]) -
     )
 
 
-def _login(stored: StoredCredentials) -> DeviceLogin:
+def _login(stored: StoredCredentials) -> DeviceAccount:
     secrets = (_secret(each) for each in stored.secrets if each.enabled)
     kept = tuple(each for each in secrets if each.function in HASH_FUNCTIONS)
-    return DeviceLogin(auth_id=stored.auth_id, salt=stored.scram_salt, iterations=stored.scram_iterations, secrets=kept)
+    salt, iterations = stored.scram_salt, stored.scram_iterations
+    return DeviceAccount(auth_id=stored.auth_id, salt=salt, iterations=iterations, secrets=kept)
 
 
 def _secret(stored: StoredSecret) -> DeviceSecretHash:

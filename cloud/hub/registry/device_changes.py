@@ -16,13 +16,14 @@ from typing import Final, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.labels import LabelSelector, parse_selector
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_targets import GATEWAY, SELECTOR, SELECTORS_MAX, selectors_of
 from cloud.hub.registry.devices import CredentialRow
 from cloud.hub.registry.labels import labels_of
-from cloud.hub.registry.schema import device_credentials, device_targets, device_tenants, devices
+from cloud.hub.registry.schema import device_credentials, device_selectors, device_targets, device_tenants, devices
 
 ROWS_MAX: Final = 100
 """Devices of one page before its bytes are counted: 6 MiB if all have the most credentials."""
@@ -42,6 +43,8 @@ class TenantPosition(msgspec.Struct, frozen=True, array_like=True):
 class DeviceCursor(msgspec.Struct, frozen=True):
     """Position of a gateway in all its tenants of devices."""
 
+    registry: str = ""
+    """Id of the registry that made it."""
     labels: dict[str, str] = {}
     """Labels of the gateway that decided about selectors."""
     tenants: dict[str, TenantPosition] = {}
@@ -49,9 +52,15 @@ class DeviceCursor(msgspec.Struct, frozen=True):
     def at(self, tenant: str, position: TenantPosition | None) -> DeviceCursor:
         """Return the cursor with another position in a tenant; None: without it."""
         kept = {name: each for name, each in self.tenants.items() if name != tenant}
-        return DeviceCursor(self.labels, kept if position is None else {**kept, tenant: position})
+        tenants = kept if position is None else {**kept, tenant: position}
+        return msgspec.structs.replace(self, tenants=tenants)
+
+    def restarted(self, registry: str) -> DeviceCursor:
+        """Return the cursor of a gateway that gets all its devices again."""
+        return DeviceCursor(registry, {}, dict.fromkeys(self.tenants, TenantPosition(0)))
 
 
+@hides("document", "credentials")
 class DeviceState(NamedTuple):
     """Present state of a device that a page is about."""
 
@@ -63,6 +72,7 @@ class DeviceState(NamedTuple):
     """Position of a gateway that has everything up to this device."""
 
 
+@hides("document", "states")
 class TenantChanges(NamedTuple):
     """Next changes of one tenant for a gateway."""
 
@@ -89,6 +99,7 @@ class GatewayRead(NamedTuple):
     """Cursor after changes that do not concern the gateway."""
 
 
+@hides("document")
 class _Tenant(NamedTuple):
     tenant: str
     document: str
@@ -122,12 +133,15 @@ class DeviceChanges:
         query = sa.select(columns.owner, sa.func.sum(columns.last_revision)).group_by(columns.owner)
         return self._database.transaction(lambda tx: {owner: int(total) for owner, total in tx.execute(query)})
 
-    def selecting(self) -> set[str]:
-        """Return the owners with devices that select gateways by their labels."""
-        query = sa.select(device_tenants.c.owner).where(
-            device_tenants.c.tenant.in_(sa.text("SELECT DISTINCT tenant FROM device_selectors"))
-        )
-        return self._database.transaction(lambda tx: set(tx.execute(query).scalars()))
+    def labels(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Return labels by owner and gateway, for owners with devices that select gateways by labels."""
+        selecting = sa.select(device_selectors.c.tenant)
+        query = sa.select(device_tenants.c.owner).where(device_tenants.c.tenant.in_(selecting)).distinct()
+
+        def work(tx: sa.Connection) -> dict[str, dict[str, dict[str, str]]]:
+            return {owner: labels_of(tx, owner) for owner in tx.execute(query).scalars().all()}
+
+        return self._database.transaction(work)
 
     def read(self, gateway: Key, cursor: DeviceCursor, rows: int = ROWS_MAX) -> GatewayRead:
         """Return the next changes for a gateway after its cursor."""
@@ -171,7 +185,7 @@ def _relabelled(
         chosen = [_parsed(each) for each in selectors_of(tx, tenant)]
         if any(each.matches(labels) != each.matches(cursor.labels) for each in chosen) and tenant in kept:
             kept[tenant] = TenantPosition(0)
-    return DeviceCursor(dict(labels), kept)
+    return DeviceCursor(cursor.registry, dict(labels), kept)
 
 
 def _targets(tx: sa.Connection, tenant: str, gateway: str, labels: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Targets of devices in the registry: the gateways that a device may appear at, by name or by a selector.
 
-Each row of `device_targets` says at which revision of its tenant a device of this target changed last. A row that is no
-longer present is a tombstone: the device was removed, or has other targets now. A gateway reads the rows of its own
+Each row of `device_targets` says at which revision of its tenant a device of this target changed last. A row that is
+not present is a tombstone: the device was removed, or has other targets now. A gateway reads the rows of its own
 targets from a revision on (`device_changes`), so a change costs only the gateways that it concerns.
 
 Programs before schema version 23 change devices without their targets. They raise `last_revision` of the tenant and not

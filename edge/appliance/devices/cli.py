@@ -22,18 +22,27 @@ from edge.appliance.accounts.cli import data_option, parse_allowed, password_opt
 from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.accounts.rights_in_words import rights_in_words
 from edge.appliance.devices.examples import CA_FILE, EXAMPLES, MQTT, DeviceLogin
+from edge.appliance.devices.listed import (
+    CONFLICT,
+    IN_FORCE,
+    HubDeviceRow,
+    device_rows,
+    hub_devices,
+    hub_row,
+    is_device,
+    local_row,
+)
 from edge.appliance.opening import draw_code, reachable_url
 from edge.broker.listeners.endpoints import running_endpoints
-from edge.broker.model.authorization import Operation
 from edge.broker.security import rights
-from edge.broker.security.credentials import CredentialFile, CredentialSecret, CredentialUser
+from edge.broker.security.credentials import CredentialFile, CredentialSecret, CredentialsError
 from edge.broker.security.user_changes import UserExists, UserNotFound, add_user, remove_user, rotate_secret
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.terminal import say
 from edge.output.text import word
 
-DEVICES: Final = Listing("device", "name", ("name", "origin", "allow"), ("secrets",), "no devices")
+DEVICES: Final = Listing("device", "name", ("name", "origin", "state", "allow"), ("secrets",), "no devices")
 PROFILE: Final = "sensor"
 """Profile with the least rights: its own addresses."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -43,7 +52,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 def device() -> None:
     """Add devices, with the settings to paste.
 
-    A device sends below plant/NAME and gets commands at command/NAME. It works at this gateway only; no hub is told.
+    A device sends below plant/NAME and gets commands at command/NAME. One that is added here works at this gateway
+    only. Those that the hub gives to this gateway are listed too.
     """
 
 
@@ -108,11 +118,11 @@ def add(
 def list_devices(data: Path, form: str) -> None:
     """List the devices.
 
-    These are the users without a right to the console.
+    These are the users without a right to the console, and the devices of the hub (origin hub). A conflict is a name
+    that both have: the device that was added here works.
     """
-    users = with_users(data, lambda file: file.load()).users.values()
-    rows = [{**_described(user), "secrets": len(user.secrets)} for user in users if _is_device(user)]
-    print_listing(DEVICES, rows, form)
+    users = with_users(data, lambda file: file.load()).users
+    print_listing(DEVICES, device_rows(users, _of_hub(data)), form)
 
 
 @device.command()
@@ -124,18 +134,27 @@ def show(name: str, data: Path, as_json: JsonOutput | None) -> None:
 
     Its passwords are listed without secrets.
     """
-    user = with_users(data, lambda file: file.load()).users.get(name)
-    if user is None:
+    users, devices = with_users(data, lambda file: file.load()).users, _of_hub(data)
+    user, device = users.get(name), devices.get(name)
+    if user is not None:
+        rules, row, secrets = user.rules, local_row(user, devices), [_secret_of(each) for each in user.secrets]
+    elif device is not None:
+        rules, row, secrets = rights.parse_rights(PROFILES[PROFILE]), hub_row(device, users), device.secrets
+    else:
         raise _unknown(name, data)
     if as_json:
-        as_json.show([{**_described(user), "secrets": [_secret_of(each) for each in user.secrets]}])
+        as_json.show([{**row, "secrets": secrets}])
         return
-    say(f"{user.name}  ({user.origin})")
-    for sentence in rights_in_words(user.rules, user.name):
+    state = "" if row["state"] == IN_FORCE else f", {row['state']}"
+    say(f"{name}  ({row['origin']}{state})")
+    if row["state"] == CONFLICT:
+        say("  the hub has a device with this name; it is let in once this one is removed")
+    for sentence in rights_in_words(rules, name):
         say(f"  {sentence}")
-    for secret in map(_secret_of, user.secrets):
+    for secret in secrets:
         end = "" if secret["not_after"] is None else f" until {_moment(secret['not_after'])}"
-        say(f"  password {secret['id']}{end}")
+        login = f" of {secret['login']}" if secret.get("login", name) != name else ""
+        say(f"  password {secret['id']}{login}{end}")
 
 
 @device.command()
@@ -271,7 +290,10 @@ def _changed(data: Path, name: str, change: Callable[[CredentialFile], object]) 
 
     def changed(file: CredentialFile) -> None:
         found = file.load().users.get(name)
-        if found is not None and not _is_device(found):
+        if found is None and name in _of_hub(data):
+            step = f"change it at the hub: waypost hub device show {word(name)}"
+            raise CommandError(f"{name} is a device of the hub", step, error="users-not-changed")
+        if found is not None and not is_device(found):
             raise _unknown(name, data)
         try:
             change(file)
@@ -287,12 +309,12 @@ def _unknown(name: str, data: Path) -> CommandError:
     )
 
 
-def _is_device(user: CredentialUser) -> bool:
-    return not any({Operation.VIEW, Operation.MANAGE} & rule.operations for rule in user.rules)
-
-
-def _described(user: CredentialUser) -> dict[str, Any]:
-    return {"name": user.name, "origin": user.origin, "allow": rights.format_rights(user.rules)}
+def _of_hub(data: Path) -> dict[str, HubDeviceRow]:
+    """Return the devices of the hub. Raises CommandError."""
+    try:
+        return hub_devices(data)
+    except CredentialsError as why:
+        raise CommandError(str(why), error="users-damaged") from None
 
 
 def _secret_of(secret: CredentialSecret) -> dict[str, Any]:

@@ -14,24 +14,58 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
+from bridge import device_pages
 from bridge.desired import DesiredError, SignedDesired, VerifiedDesired, read, to_sign
+from bridge.device_pages import DevicePage, DevicePageError, SignedDevicePage
 from edge.appliance.identity.files import GatewayIdentity
+
+
+class NotOurs(Exception):
+    """A document is not from our hub, or not for this gateway."""
 
 
 def verify(signed: SignedDesired, data: Path) -> VerifiedDesired:
     """Return the signed document. Raises `DesiredError`."""
     try:
+        signer, own = _identity(data)
+        _require_signature(signer, signed.signature_bytes, to_sign(signed.content))
+        desired = read(signed.content)
+        _require_names(own, desired.tenant, desired.gateway)
+    except NotOurs as why:
+        raise DesiredError(str(why)) from None
+    return VerifiedDesired(desired, signer.fingerprint(hashes.SHA256()).hex())
+
+
+def verify_devices(signed: SignedDevicePage, data: Path) -> DevicePage:
+    """Return the signed page of devices. Raises `DevicePageError`."""
+    try:
+        signer, own = _identity(data)
+        _require_signature(signer, signed.signature_bytes, device_pages.to_sign(signed.content))
+        page = device_pages.read_page(signed.content)
+        _require_names(own, page.tenant, page.gateway)
+    except NotOurs as why:
+        raise DevicePageError(str(why)) from None
+    return page
+
+
+def _identity(data: Path) -> tuple[x509.Certificate, x509.Certificate]:
+    """Return the certificates of the authority and of this gateway. Raises `NotOurs`."""
+    try:
         identity = GatewayIdentity(data)
         authority = x509.load_pem_x509_certificate(identity.authority().encode("ascii"))
-        own = identity.certificate()
+        return authority, identity.certificate()
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise DesiredError(f"this gateway's identity cannot be read: {error}") from None
-    if not _is_signed(authority, signed.signature_bytes, to_sign(signed.content)):
-        raise DesiredError("its signature is not from the authority at which this gateway enrolled")
-    desired = read(signed.content)
-    if (desired.tenant, desired.gateway) != _names_in(own):
-        raise DesiredError(f"it is for another gateway, {desired.gateway} of tenant {desired.tenant}")
-    return VerifiedDesired(desired, authority.fingerprint(hashes.SHA256()).hex())
+        raise NotOurs(f"this gateway's identity cannot be read: {error}") from None
+
+
+def _require_signature(authority: x509.Certificate, signature: bytes, statement: bytes) -> None:
+    if not _is_signed(authority, signature, statement):
+        raise NotOurs("its signature is not from the authority at which this gateway enrolled")
+
+
+def _require_names(own: x509.Certificate, tenant: str, gateway: str) -> None:
+    if (tenant, gateway) != _names_in(own):
+        raise NotOurs(f"it is for another gateway, {gateway} of tenant {tenant}")
 
 
 def _is_signed(authority: x509.Certificate, signature: bytes, statement: bytes) -> bool:

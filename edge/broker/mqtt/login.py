@@ -113,7 +113,7 @@ class MqttLogin:
                 self._connection.authenticated(data or b"")
             else:
                 self._connection.disconnect(ReasonCode.NOT_AUTHORIZED)
-        elif connect.username not in (None, "", proven.user):
+        elif connect.username not in (None, "", proven.user, proven.login):
             self._refuse(LoginVerdict.REFUSED)
         else:
             self._session.admit(connect, proven, data)

@@ -13,7 +13,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
@@ -31,6 +31,7 @@ from edge.broker.security.credentials import (
     verify,
     with_secret,
 )
+from edge.broker.security.device_directory import DeviceDirectory, NoDevices
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     TOKEN_BYTES_MAX,
@@ -111,6 +112,7 @@ class Authenticator:
         self._clock = clock
         self._utc_s = utc_s
         self._users: Mapping[str, CredentialUser] = {}
+        self._devices: DeviceDirectory = NoDevices()
         self._key = secrets.token_bytes(32)
         self._decoy_key = self._key
         self._known: dict[str, _CachedPassword] = {}
@@ -153,9 +155,13 @@ class Authenticator:
         """Call `reload_users`, which may `update` the users, before an unknown user is refused."""
         self._reload_users = reload_users
 
+    def look_up_devices(self, devices: DeviceDirectory) -> None:
+        """Accept the devices of a directory too. A user of this space wins over a device with its name."""
+        self._devices = devices
+
     def knows(self, user: str) -> bool:
         """Return False when a user of this name cannot log in; True also where the users are not known here."""
-        return self.mode is not AuthenticationMode.STANDARD or user in self._users
+        return self.mode is not AuthenticationMode.STANDARD or self._account(user) is not None
 
     def update(self, snapshot: CredentialSnapshot) -> None:
         """Apply a change of users. Disconnect users who were removed or have other rights now; they may reconnect.
@@ -178,6 +184,27 @@ class Authenticator:
                     _revoke(grant, Ended.CHANGED)
             else:
                 self._limit_sessions(now)
+        for name in changed - before.keys():
+            if name in self._grants and self._devices.user(name) is not None:
+                log.info("user %s was added: closing the connections of the device with its name", name)
+                for grant in list(self._grants[name]):
+                    _revoke(grant, Ended.CHANGED)
+
+    def update_devices(self, identities: Set[str], usernames: Set[str]) -> None:
+        """Apply a change of devices of the directory. Disconnect those that are gone or disabled, or have other
+        rights. A connected device with another password stays."""
+        self._failures.forgive(usernames)
+        for identity in identities & self._grants.keys() - self._users.keys():
+            user = self._devices.user(identity)
+            if user is None:
+                self.last_logins.pop(identity, None)
+            for grant in list(self._grants[identity]) if user is None else ():
+                log.info(
+                    "device %s was removed or disabled: closing the connection of %s", identity, grant.client or "-"
+                )
+                _revoke(grant, Ended.CHANGED)
+            if user is not None:
+                self._limit_sessions(user)
 
     def _limit_sessions(self, user: CredentialUser) -> None:
         """End the sessions of removed passwords of a user, and note when a password will end."""
@@ -211,9 +238,10 @@ class Authenticator:
             return
         user = self._user(username)
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
-        if user is not None and self._is_cached(user, digest):
+        if user is not None and self._is_cached(username, user, digest):
             self.succeeded(source, username)
-            decided(LoginVerdict.ACCEPTED, VerifiedIdentity(username, secret=self._known[username].secret))
+            proven = VerifiedIdentity(user.name, secret=self._known[username].secret, login=username)
+            decided(LoginVerdict.ACCEPTED, proven)
             return
         if self.throttles(source, username, client):
             self.busy += 1
@@ -244,7 +272,19 @@ class Authenticator:
         """Return the user. Reload the users first if the name is unknown, as it may have just been added."""
         if username not in self._users:
             self._reload_users()
-        return self._users.get(username)
+        return self._by_login(username)
+
+    def _by_login(self, username: str) -> CredentialUser | None:
+        """Return the user of a login. A device with the name of a user of this space is not found."""
+        found = self._users.get(username)
+        if found is None:
+            found = self._devices.login(username)
+            return None if found is None or found.name in self._users else found
+        return found
+
+    def _account(self, identity: str) -> CredentialUser | None:
+        """Return the user or device with an identity."""
+        return self._users.get(identity) or self._devices.user(identity)
 
     def _verified(
         self,
@@ -259,7 +299,7 @@ class Authenticator:
         self.verifications += 1
         self._waiting.remove(login)
         # the user may have changed while its password was verified
-        user = self._users.get(username)
+        user = self._by_login(username)
         current = next((s for s in user.secrets if secret is not None and s.id == secret.id), None) if user else None
         if user is None or current is None or not current.valid(self._utc_s()):
             if not login.answered:
@@ -268,9 +308,9 @@ class Authenticator:
             return
         if len(self._known) >= USERS_MAX:
             self._known.clear()
-        self._known[user.name] = _CachedPassword(digest, current.id, self._clock() + VERDICT_KEPT_S)
+        self._known[username] = _CachedPassword(digest, current.id, self._clock() + VERDICT_KEPT_S)
         self.succeeded(source, username)
-        login.answer(LoginVerdict.ACCEPTED, VerifiedIdentity(username, secret=current.id))
+        login.answer(LoginVerdict.ACCEPTED, VerifiedIdentity(user.name, secret=current.id, login=username))
 
     @property
     def waits_s(self) -> float:
@@ -295,14 +335,14 @@ class Authenticator:
             except Exception as error:
                 report("a waiting login", "its connection gets no answer", error)
 
-    def _is_cached(self, user: CredentialUser, digest: bytes) -> bool:
-        known = self._known.get(user.name)
+    def _is_cached(self, username: str, user: CredentialUser, digest: bytes) -> bool:
+        known = self._known.get(username)
         if known is None or not hmac.compare_digest(known.digest, digest):
             return False
         valid = any(secret.id == known.secret and secret.valid(self._utc_s()) for secret in user.secrets)
         if valid and self._clock() < known.until:
             return True
-        del self._known[user.name]
+        del self._known[username]
         return False
 
     # --- failures -----------------------------------------------------------------------------------------------
@@ -340,7 +380,7 @@ class Authenticator:
             return RefusalCause.TOKEN
         if not self.passwords:
             return RefusalCause.CERTIFICATE
-        return RefusalCause.WRONG_PASSWORD if username in self._users else RefusalCause.UNKNOWN_USER
+        return RefusalCause.WRONG_PASSWORD if self._by_login(username) is not None else RefusalCause.UNKNOWN_USER
 
     # --- tokens -------------------------------------------------------------------------------------------------
 
@@ -390,6 +430,11 @@ class Authenticator:
         keys = [secret.keys for secret in user.secrets if secret.valid(at_s) and not secret.imported]
         return ScramVerifier(user.salt, user.iterations, keys)
 
+    def identify(self, username: str) -> VerifiedIdentity:
+        """Return the identity of a client that has proven by SCRAM that it is this user."""
+        user = self._by_login(username)
+        return VerifiedIdentity(username if user is None else user.name, login=username)
+
     # --- grants -------------------------------------------------------------------------------------------------
 
     def grant(
@@ -400,9 +445,10 @@ class Authenticator:
         The user of a token need not be known here. `revoke` is called when the rights change, until `release`.
         `restored`: it logged in earlier.
         """
-        if proven.user not in self._users and proven.expires_at_s is None:
+        known = self._account(proven.user) is not None
+        if not known and proven.expires_at_s is None:
             return None
-        if proven.user in self._users and not restored:
+        if known and not restored:
             self.last_logins[proven.user] = self._utc_s()
         grant = Grant(proven.user, client, self._rules(proven), revoke)
         self._hold(grant, proven.expires_at_s)
@@ -412,7 +458,7 @@ class Authenticator:
         self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None], *, restored: bool = False
     ) -> Grant | None:
         """Return a grant like `grant` that also ends with the password that was verified, and with a change of mode."""
-        user = self._users.get(proven.user)
+        user = self._account(proven.user)
         if proven.secret and (user is None or all(secret.id != proven.secret for secret in user.secrets)):
             return None  # the password has changed since it was verified
         grant = self.grant(proven, client, revoke, restored=restored)
@@ -436,7 +482,7 @@ class Authenticator:
         found = next((grant.rules for grant in self._grants.get(user, ()) if grant.client == client), None)
         if found is not None:
             return found
-        known = self._users.get(user)
+        known = self._account(user)
         return () if known is None else tuple(known.rules)
 
     def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
@@ -450,7 +496,7 @@ class Authenticator:
 
         The publisher's name depends on the right to relay, so a client that gained or lost it counts as another user.
         """
-        known = proven.user in self._users or proven.expires_at_s is not None
+        known = self._account(proven.user) is not None or proven.expires_at_s is not None
         if not known or grant.user not in ("", proven.user):
             return False
         rules = self._rules(proven)
@@ -482,7 +528,7 @@ class Authenticator:
             _revoke(grant, Ended.EXPIRED)
 
     def _rules(self, proven: VerifiedIdentity) -> tuple[AccessRule, ...]:
-        user = self._users.get(proven.user)
+        user = self._account(proven.user)
         return proven.rules if user is None else (*user.rules, *proven.rules)
 
     def _hold(self, grant: Grant, expires_at_s: float | None) -> None:

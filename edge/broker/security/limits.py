@@ -9,6 +9,12 @@ from edge.broker.limits import KIB
 USERS_MAX: Final = 20_000
 """Users of one gateway, about 1 KiB each; equals the maximum of sessions."""
 
+HUB_DEVICES_MAX: Final = 50_000
+"""Devices of a hub at one gateway, some 0.8 KiB of memory each."""
+
+HUB_DEVICES_BYTES_MAX: Final = 48 << 20
+"""Bytes of the devices of a hub as they are stored: 50 000 with two passwords each."""
+
 SECRETS_PER_USER_MAX: Final = 4
 """Secrets of one user that are valid now or later: the old one, the new one, and two for a rotation gone wrong. A wrong
 password is verified against each."""

@@ -84,7 +84,7 @@ class _Scram:
             answer(AuthenticationFailed(LoginVerdict.REFUSED))
             return
         self._gate.succeeded(self._source, server.username)
-        answer(Authenticated(VerifiedIdentity(server.username), final))
+        answer(Authenticated(self._gate.identify(server.username), final))
 
 
 class _Bearer:

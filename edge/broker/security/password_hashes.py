@@ -1,7 +1,8 @@
 """Password hashes of other brokers: users who come from there keep their passwords.
 
-They verify a password that a client sends (MQTT, HTTP, SASL PLAIN). SCRAM needs keys that such a hash does not have: it
-works once the user has a new password. Pure.
+Those are the hashes of Mosquitto and Artemis, and those that Eclipse Hono's registry stores. They verify a password
+that a client sends (MQTT, HTTP, SASL PLAIN). SCRAM needs keys that such a hash does not have: it works once the user
+has a new password. Pure.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from bridge.hidden import hides
@@ -26,6 +28,8 @@ FORMS: Final = "$7$iterations$salt$hash or $6$salt$hash (Mosquitto), or ENC(iter
 _ARTEMIS: Final = ("ENC(", ")")
 _SHA512: Final = "6"
 _PBKDF2: Final = "7"
+SALTED: Final[Mapping[str, str]] = {"sha-256": "sha256", "sha-512": "sha512"}
+"""Functions of Hono, which hash salt and password, and their names in `hashlib`."""
 
 
 @hides("salt", "digest")
@@ -62,8 +66,16 @@ def parse_hash(text: str) -> ForeignHash:
     return ForeignHash(algorithm, iterations, salt, digest)
 
 
+def salted_hash(function: str, salt: bytes, digest: str) -> str:
+    """Return the text of a hash of Hono; `function` is one of `SALTED`, `digest` Base64."""
+    return f"{function}${base64.b64encode(salt).decode()}${digest}"
+
+
 def matches(text: str, password: bytes) -> bool:
     """Return whether a password has this hash; False for any other text."""
+    function, _, rest = text.partition("$")
+    if function in SALTED:
+        return _matches_salted(SALTED[function], rest, password)
     try:
         algorithm, iterations, salt, digest = parse_hash(text)
     except ValueError:
@@ -92,3 +104,13 @@ def _iterations(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= ITERATIONS_MAX:
         raise ValueError(f"the iterations of a hash are 1 to {ITERATIONS_MAX}")
     return int(text[:9])
+
+
+def _matches_salted(function: str, text: str, password: bytes) -> bool:
+    salt, _, digest = text.partition("$")
+    try:
+        expected = base64.b64decode(digest, validate=True)
+        found = hashlib.new(function, base64.b64decode(salt, validate=True) + password).digest()
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(found, expected)

@@ -27,6 +27,8 @@ class VerifiedIdentity(NamedTuple):
     """UTC seconds; None if it does not expire."""
     secret: str = ""
     """Id of the secret that a password was verified against; empty without a password."""
+    login: str = ""
+    """Name that a client logged in by; empty where that is the user."""
 
 
 Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]

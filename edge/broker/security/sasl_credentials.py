@@ -45,14 +45,15 @@ class SaslCredentials:
     def scram(self, username: str) -> ScramVerifier | None:
         if self._gate.throttles(self.source, username):
             return None
-        self.proven = VerifiedIdentity(username)  # valid once the exchange succeeds
+        self.proven = self._gate.identify(username)  # valid once the exchange succeeds
         return self._gate.scram(username)
 
     def failed(self, username: str) -> None:
         self._gate.failed(self.source, username)
 
-    def succeeded(self, username: str) -> None:
+    def succeeded(self, username: str) -> str:
         self._gate.succeeded(self.source, username)
+        return username if self.proven is None else self.proven.user
 
     def _ask(self, answer: CredentialAnswer, ask: Callable[[Decided], None]) -> None:
         asking = True

@@ -298,8 +298,9 @@ class Credentials:
     def failed(self, username: str) -> None:
         """Do nothing: failures are not counted."""
 
-    def succeeded(self, username: str) -> None:
-        """Do nothing: successes are not recorded."""
+    def succeeded(self, username: str) -> str:
+        """Return the user: successes are not recorded."""
+        return username
 
 
 def take_sasl(data: bytes) -> None:

@@ -26,7 +26,7 @@ from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.appliance.identity.location import identity_file
 from edge.appliance.update.following import SystemFollower
 from edge.broker.router.connector_uplink import ConnectorUplink
-from edge.configuration.desired_inbox import DesiredInbox
+from edge.configuration.document_inbox import DocumentInbox
 from edge.configuration.effective import build_configuration
 from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.options import OptionsRefused, RunOptions
@@ -98,7 +98,7 @@ class Machine:
         self._outside = Process(f"outside {life}")
         self._wire: Wire | None = None
         self._trials: Trials
-        self._inbox: DesiredInbox
+        self._inbox: DocumentInbox
         self._reports: _Reports
         self._lines: dict[str, SimulatedLine] = {}
         self._received: dict[str, int] = {}

@@ -1,14 +1,13 @@
-"""Inbox for configuration documents of the hub: each is answered after the decision about it is on disk."""
+"""Inbox for documents of the hub, as configurations: each is answered after the decision about it is on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from bridge import plain
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
-from bridge.hub_addresses import DESIRED
 from bridge.plain import MessageError
 
 Answer = Callable[[ForwardOutcome, str], None]
@@ -17,13 +16,17 @@ Take = Callable[[bytes, Answer], None]
 """Handles the body of a document, and answers it."""
 
 
-class DesiredInbox:
+class DocumentInbox:
     """Inbox of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
 
-    def __init__(self, connector: str, take: Take) -> None:
-        self.name = f"configuration of {connector}"
-        self.remote: str = DESIRED
+    def __init__(
+        self, name: str, remote: str, take: Take, properties: Callable[[], Mapping[str, str]] = lambda: {}
+    ) -> None:
+        """`remote` is an address of `bridge.hub_addresses`; `properties` returns those of each link."""
+        self.name = name
+        self.remote = remote
         self.qos = 1
+        self.link_properties = properties
         self._take = take
         self._settle: Settle | None = None
         self._credit_changed: Callable[[], None] | None = None

@@ -1,0 +1,253 @@
+"""Sends gateways the devices that concern them, over the links that they attach for it.
+
+A gateway gives its cursor with its link. It gets one page at a time, and the next one when it has stored that. Once it
+has all, it gets changes within some seconds: a look at the revisions of all tenants finds its owner. The registry work
+runs in two threads with connections of their own: one reads pages, one does the upkeep of targets, which takes minutes
+after an older program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+
+from bridge import plain
+from bridge.device_pages import CURSOR, cursor_in
+from bridge.downlink import GatewayLink
+from bridge.forwarders.outcome import ForwardOutcome
+from cloud.hub.devices.limits import FOLLOW_INTERVAL_S, REFUSED_REST_S, UPKEEP_INTERVAL_S
+from cloud.hub.devices.pages import MadePage, SignBytes, make_page, read_cursor, sign_page
+from cloud.hub.groups import Key
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor, GatewayRead
+from cloud.hub.registry.device_targets import TargetUpkeep
+from cloud.hub.registry.opening import open_registry
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Follower:
+    """Gateway with a link for its devices."""
+
+    def __init__(self, line: GatewayLink, held: str, cursor: DeviceCursor) -> None:
+        self.line: Final = line
+        self.held = held
+        """Cursor that the gateway has stored."""
+        self.cursor = cursor
+        """The same, after changes that do not concern the gateway."""
+        self.sent: MadePage | None = None
+        """Page without an answer."""
+        self.behind = True
+        self.rest_until = 0.0
+        """Time before which nothing is sent, on the loop's clock."""
+
+
+class _ReadingThread:
+    """Thread with a connection that reads."""
+
+    def __init__(self, registry: sa.URL) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="devices-of-gateways")
+        self._url = registry
+        self._database: Database | None = None
+
+    async def open(self) -> None:
+        self._database = await self._run(lambda: Database(self._url, reading=True))
+
+    async def close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            await self._run(database.close)
+        self._executor.shutdown()
+
+    async def ask(self, work: Callable[[DeviceChanges], T]) -> T:
+        """Run `work` on the thread. Raises `RegistryError`."""
+        database = self._database
+        if database is None:
+            raise RegistryError("the hub is starting or stopping")
+        changes = DeviceChanges(database)
+        return await self._run(lambda: work(changes))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+class DeviceDownlink:
+    """Devices for the gateways of one hub (`bridge.downlink.DownlinkSource`). `open`, later `close`."""
+
+    def __init__(self, registry: sa.URL, sign: SignBytes) -> None:
+        """`sign`: with the key of the authority at which gateways enrol."""
+        self.figures: Counter[str] = Counter()
+        """Since the start: `pages` stored by gateways, `refused` ones, and `devices` in stored pages."""
+        self.refused: dict[Key, str] = {}
+        """Gateways that refuse their devices, with the reason."""
+        self.trouble: str | None = None
+        """Reason why the registry is not read; None if it is."""
+        self._url, self._sign = registry, sign
+        self._woken = asyncio.Event()
+        self._reader = _ReadingThread(registry)
+        self._registry_id = ""
+        self._followers: dict[Key, _Follower] = {}
+        self._revisions: dict[str, int] = {}
+        self._labels: dict[str, dict[str, dict[str, str]]] = {}
+        self._looked_at = float("-inf")
+        self._tags = count()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Open the registry and start to follow it. Raises `RegistryError`."""
+        self._registry_id = await asyncio.to_thread(_registry_id, self._url)
+        await self._reader.open()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each) for each in (self._follow(), self._keep_targets())]
+
+    async def close(self) -> None:
+        """Stop following and close the registry. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        await self._reader.close()
+
+    # --- DownlinkSource -----------------------------------------------------------------------------------------
+
+    def ready(self, line: GatewayLink) -> None:
+        there = self._followers.get(line.gateway)
+        if there is None or there.line is not line:
+            held = str(line.properties.get(CURSOR, ""))
+            self._followers[line.gateway] = _Follower(line, held, read_cursor(held, self._registry_id))
+        self._woken.set()
+
+    def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
+        follower = self._followers.get(line.gateway)
+        if follower is None or follower.line is not line or follower.sent is None:
+            return
+        made, follower.sent, follower.behind = follower.sent, None, True
+        if outcome is ForwardOutcome.ACCEPTED:
+            follower.held, follower.cursor = made.page.cursor, made.cursor
+            self.figures.update(pages=1, devices=len(made.page.entries))
+            self.refused.pop(line.gateway, None)
+        elif (held := cursor_in(why)) is not None:
+            follower.held, follower.cursor = held, read_cursor(held, self._registry_id)
+        else:
+            follower.rest_until = asyncio.get_running_loop().time() + REFUSED_REST_S
+            if outcome is ForwardOutcome.REJECTED:
+                self._note_refusal(line.gateway, why)
+        self._woken.set()
+
+    def ended(self, line: GatewayLink) -> None:
+        there = self._followers.get(line.gateway)
+        if there is not None and there.line is line:
+            del self._followers[line.gateway]
+            self.refused.pop(line.gateway, None)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _note_refusal(self, key: Key, why: str) -> None:
+        self.figures["refused"] += 1
+        if self.refused.get(key) != why:
+            log.warning("gateway %s refuses its devices: %s", key[1], why)
+        self.refused[key] = why
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FOLLOW_INTERVAL_S):
+                    await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self._look()
+                await self._send_all()
+            except RegistryError as error:
+                if self.trouble is None:
+                    log.warning("the devices of gateways cannot be read: %s", error)
+                self.trouble = str(error)
+            except Exception as error:  # an internal error must not end the task silently
+                log.exception("sending devices to gateways failed with an internal error")
+                self.trouble = f"internal error: {type(error).__name__}"
+            else:
+                self.trouble = None
+
+    async def _look(self) -> None:
+        """Find the gateways that an owner has changed devices for, or that have other labels."""
+        now = asyncio.get_running_loop().time()
+        if now < self._looked_at + FOLLOW_INTERVAL_S:
+            return
+        revisions = await self._reader.ask(lambda changes: changes.revisions())
+        labels = await self._reader.ask(lambda changes: changes.labels())
+        owners = {owner for owner, number in revisions.items() if self._revisions.get(owner) != number}
+        owners |= self._revisions.keys() - revisions.keys()
+        for key, follower in self._followers.items():
+            owner, name = key
+            other = labels.get(owner, {}).get(name) != self._labels.get(owner, {}).get(name)
+            follower.behind = follower.behind or owner in owners or other
+        self._revisions, self._labels, self._looked_at = revisions, labels, now
+
+    async def _send_all(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for follower in list(self._followers.values()):
+            due = follower.behind and follower.sent is None and follower.rest_until <= now
+            if due and follower.line.credit > 0:
+                await self._send(follower)
+
+    async def _send(self, follower: _Follower) -> None:
+        key, cursor = follower.line.gateway, follower.cursor
+        follower.behind = False  # a change from now on makes it true again
+
+        def read(changes: DeviceChanges) -> tuple[GatewayRead, MadePage | None, bytes]:
+            found = changes.read(key, cursor)
+            if found.changes is None:
+                return found, None, b""
+            made = make_page(key, found.changes, follower.held)
+            return found, made, sign_page(made.page, self._sign)
+
+        try:
+            found, made, body = await self._reader.ask(read)
+        except BaseException:
+            follower.behind = True
+            raise
+        if made is None:
+            follower.cursor = found.cursor
+        elif follower.line.credit > 0:
+            follower.sent = made
+            follower.line.send(next(self._tags), plain.data_section(body))
+        else:
+            follower.behind = True
+
+    async def _keep_targets(self) -> None:
+        """Catch up with older programs, and drop tombstones."""
+        while True:
+            try:
+                await asyncio.to_thread(_keep_targets, self._url)
+            except RegistryError as error:
+                log.warning("the targets of devices are not kept: %s", error)
+            except Exception:  # as above
+                log.exception("the upkeep of the targets of devices failed with an internal error")
+            await asyncio.sleep(UPKEEP_INTERVAL_S)
+
+
+def _registry_id(registry: sa.URL) -> str:
+    opened = open_registry(registry)
+    opened.database.close()
+    return opened.registry_id
+
+
+def _keep_targets(registry: sa.URL) -> None:
+    with contextlib.closing(open_registry(registry).database) as database:
+        upkeep = TargetUpkeep(database)
+        for tenant in upkeep.untracked():
+            changes = upkeep.track_tenant(tenant)
+            log.info("tenant %s: caught up with %d devices that an older program has changed", tenant, changes)
+        if dropped := upkeep.drop_tombstones():
+            log.info("dropped %d notes of removed devices", dropped)

@@ -1,0 +1,133 @@
+"""Follow the devices that the hub gives to this gateway: verify each page, store it, and use it.
+
+A page is answered once it is on disk. One that does not continue the stored cursor is refused with that cursor, and the
+hub continues from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.device_pages import CURSOR, DevicePage, DevicePageError, SignedDevicePage, out_of_step, read_signed
+from bridge.forwarders.outcome import ForwardOutcome
+from bridge.hub_addresses import DEVICES
+from edge.appliance.accounts.profiles import PROFILES
+from edge.appliance.identity.location import identity_file
+from edge.broker.security.credentials import CredentialsError
+from edge.broker.security.hub_device_file import PageOutOfStep
+from edge.broker.security.hub_devices import DeviceNames, HubDevices, HubDevicesFull
+from edge.broker.security.rights import parse_rights
+from edge.configuration.document_inbox import Answer, DocumentInbox
+
+if TYPE_CHECKING:
+    from edge.broker.configuration import DeviceApiConfiguration
+    from edge.broker.router.connector_uplink import ConnectorUplink
+    from edge.broker.security.authenticator import Authenticator
+
+log = logging.getLogger(__name__)
+
+
+class HubDeviceFollower:
+    """Follows the devices of one hub. Created inside a running loop; `stop` ends it."""
+
+    def __init__(
+        self,
+        devices: HubDevices,
+        *,
+        certificate: Path,
+        verify: Callable[[SignedDevicePage], DevicePage],
+        changed: Callable[[DeviceNames], None],
+    ) -> None:
+        """`certificate`: that of the connector to the hub of the enrolment. `verify` runs in a thread and raises
+        `DevicePageError`; `changed` gets the names of changed devices."""
+        self.trouble: str | None = None
+        """Reason why the last page was not used; None if it was."""
+        self._devices = devices
+        self._certificate = str(certificate)
+        self._verify = verify
+        self._changed = changed
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def bind(self, uplink: ConnectorUplink) -> None:
+        """Receive pages over this connector, if it leads to the hub of the enrolment."""
+        tls, name = uplink.connector.tls, f"devices of {uplink.connector.name}"
+        if tls is not None and tls.certificate == self._certificate:
+            uplink.inboxes.append(DocumentInbox(name, DEVICES, self._offered, self._link_properties))
+
+    async def stop(self) -> None:
+        """Finish the page that is being stored, and close the file."""
+        for task in list(self._tasks):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._devices.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _link_properties(self) -> dict[str, str]:
+        return {CURSOR: self._devices.cursor} if self._devices.cursor else {}
+
+    def _offered(self, body: bytes, answer: Answer) -> None:
+        task = asyncio.get_running_loop().create_task(self._take(body, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, body: bytes, answer: Answer) -> None:
+        async with self._one_at_a_time:
+            try:
+                names = await self._use(body)
+            except PageOutOfStep as why:
+                log.info("devices of the hub: %s", why)
+                answer(ForwardOutcome.REJECTED, out_of_step(why.cursor))
+                return
+            except (DevicePageError, HubDevicesFull) as why:
+                self._note(f"a page is refused: {why}")
+                answer(ForwardOutcome.REJECTED, str(why))
+                return
+            except CredentialsError as why:
+                self._note(str(why))
+                answer(ForwardOutcome.RELEASED, str(why))
+                return
+            self.trouble = None
+            self._changed(names)
+            answer(ForwardOutcome.ACCEPTED, "")
+
+    async def _use(self, body: bytes) -> DeviceNames:
+        """Store a page and use it. Raises DevicePageError, HubDevicesFull, PageOutOfStep, CredentialsError."""
+        page = await asyncio.to_thread(self._read, body)
+        self._devices.check_room(page)
+        applied = await asyncio.to_thread(self._devices.store, page)
+        return self._devices.take(page, applied)
+
+    def _read(self, body: bytes) -> DevicePage:
+        return self._verify(read_signed(body))
+
+    def _note(self, why: str) -> None:
+        if self.trouble != why:
+            log.warning("devices of the hub: %s", why)
+        self.trouble = why
+
+
+def follow_hub_devices(data: Path, gate: Authenticator, api: DeviceApiConfiguration | None) -> HubDeviceFollower:
+    """Let the stored devices of the hub in, and return what follows their changes. Raises CredentialsError."""
+    devices = HubDevices(data, parse_rights(PROFILES["sensor"]), api.tenant if api is not None else None)
+    gate.look_up_devices(devices)
+    return HubDeviceFollower(
+        devices,
+        certificate=identity_file(data),
+        verify=partial(_verify, data),
+        changed=lambda names: gate.update_devices(names.identities, names.users),
+    )
+
+
+def _verify(data: Path, signed: SignedDevicePage) -> DevicePage:
+    """Verify a page of devices from the hub. Raises `DevicePageError`."""
+    from edge.appliance.identity.signature import verify_devices  # noqa: PLC0415 - cryptography takes 10 MiB
+
+    return verify_devices(signed, data)

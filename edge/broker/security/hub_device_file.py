@@ -1,0 +1,224 @@
+"""File with the devices that a hub has given to this gateway: a SQLite database next to the users.
+
+A page of changes and the cursor behind it are one transaction, so a kill costs a page. The file is never emptied
+because the hub is away. One process writes it; commands read it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+
+from bridge.device_pages import DeviceEntry, DevicePage, digest_of
+from edge.broker.security.credentials import BUSY_S, FILE_MODE, FOLDER_MODE, CredentialsError, CredentialsUnavailable
+
+FILE: Final = "hub-devices.db"
+FORMAT: Final = 1
+"""Version of the file's layout; a newer program writes a higher number."""
+
+_SCHEMA: Final = """
+CREATE TABLE devices (tenant TEXT NOT NULL, device TEXT NOT NULL, entry BLOB NOT NULL, PRIMARY KEY (tenant, device))
+    WITHOUT ROWID;
+CREATE TABLE logins (tenant TEXT NOT NULL, auth_id TEXT NOT NULL, device TEXT NOT NULL, PRIMARY KEY (tenant, auth_id))
+    WITHOUT ROWID;
+CREATE TABLE tenants (tenant TEXT PRIMARY KEY, enabled INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_CURSOR: Final = "cursor"
+_OWNER: Final = "owner"
+
+
+class PageOutOfStep(Exception):
+    """A page does not continue the cursor of the file."""
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__("the page does not continue the cursor of this gateway")
+        self.cursor: Final = cursor
+
+
+class StoredDevice(NamedTuple):
+    """Device as the file has it."""
+
+    tenant: str
+    device: str
+    entry: bytes
+    """JSON of a `DeviceEntry`."""
+
+
+class AppliedPage(NamedTuple):
+    """Changes of the file by a page."""
+
+    entries: list[StoredDevice]
+    removed: list[str]
+    """Ids of devices that the file had."""
+
+
+class StoredLogin(NamedTuple):
+    """User name of a device, without its tenant."""
+
+    tenant: str
+    auth_id: str
+    device: str
+
+
+class HubDeviceFile:
+    """The file. Calls block for some milliseconds; use it from one thread at a time. Methods raise
+    `CredentialsError`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self._connection = connection
+
+    @classmethod
+    def open(cls, data: Path) -> Self:
+        """Open or create the file in a data directory. Raises CredentialsError."""
+        path = data / FILE
+        try:
+            data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            path.touch(mode=FILE_MODE)
+            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        except OSError as why:
+            raise CredentialsError(f"cannot open {path}: {why.strerror}; check owner, mode and medium") from why
+        except sqlite3.Error as why:
+            raise CredentialsError(f"cannot open {path}: {why}") from why
+        opened = cls(connection, path)
+        try:
+            opened._prepare()
+        except sqlite3.Error as why:
+            connection.close()
+            raise CredentialsError(
+                f"{path}: {why}; stop the gateway and remove the file: the hub sends its devices again"
+            ) from why
+        except CredentialsError:
+            connection.close()
+            raise
+        return opened
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def cursor(self) -> str:
+        """Return the cursor of the last page; empty without one."""
+        return self._meta(_CURSOR)
+
+    def owner(self) -> str:
+        """Return the tenant of the gateway, as the last page names it; empty without one."""
+        return self._meta(_OWNER)
+
+    def devices(self) -> Iterator[StoredDevice]:
+        """Yield all devices, by tenant and id."""
+        yield from (StoredDevice(*row) for row in self._rows("SELECT tenant, device, entry FROM devices"))
+
+    def logins(self) -> Iterator[StoredLogin]:
+        """Yield all user names."""
+        yield from (StoredLogin(*row) for row in self._rows("SELECT tenant, auth_id, device FROM logins"))
+
+    def tenants(self) -> dict[str, bool]:
+        """Return the tenants of devices, and whether each is enabled."""
+        return {tenant: bool(enabled) for tenant, enabled in self._rows("SELECT tenant, enabled FROM tenants")}
+
+    def apply(self, page: DevicePage) -> AppliedPage:
+        """Apply a page in one transaction, on disk on return. Raises PageOutOfStep, CredentialsError."""
+        execute = self._connection.execute
+        try:
+            execute("BEGIN IMMEDIATE")
+            with self._connection:
+                row = execute("SELECT value FROM meta WHERE name = ?", (_CURSOR,)).fetchone()
+                cursor = row[0] if row is not None else ""
+                if digest_of(cursor) != page.base:
+                    raise PageOutOfStep(cursor)
+                removed = self._remove(page)
+                entries = [self._put(page.devices_of, entry) for entry in page.entries]
+                execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (page.devices_of, page.enabled))
+                values = [(_CURSOR, page.cursor), (_OWNER, page.tenant)]
+                self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+        except sqlite3.Error as why:
+            raise CredentialsUnavailable(f"cannot write {self.path}: {why}") from why
+        return AppliedPage(entries, removed)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _remove(self, page: DevicePage) -> list[str]:
+        """Remove what a page removes; return the devices that were there."""
+        tenant, names = page.devices_of, list(page.removed)
+        if page.range is not None:
+            query, values = "SELECT device FROM devices WHERE tenant = ? AND device > ?", [tenant, page.range.after]
+            if page.range.until is not None:
+                query, values = f"{query} AND device <= ?", [*values, page.range.until]
+            kept = {entry.device for entry in page.entries}
+            names += [name for (name,) in self._connection.execute(query, values).fetchall() if name not in kept]
+        return [name for name in names if self._remove_device(tenant, name)]
+
+    def _remove_device(self, tenant: str, device: str) -> bool:
+        for login in self._logins_of(tenant, device):
+            self._remove_login(tenant, login, device)
+        query = "DELETE FROM devices WHERE tenant = ? AND device = ?"
+        return bool(self._connection.execute(query, (tenant, device)).rowcount)
+
+    def _put(self, tenant: str, entry: DeviceEntry) -> StoredDevice:
+        execute, wanted = self._connection.execute, {login.auth_id for login in entry.logins}
+        for login in self._logins_of(tenant, entry.device):
+            if login not in wanted:
+                self._remove_login(tenant, login, entry.device)
+        encoded = msgspec.json.encode(entry)
+        execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (tenant, entry.device, encoded))
+        for login in wanted:  # one that another device had is this one's now
+            execute("INSERT OR REPLACE INTO logins VALUES (?, ?, ?)", (tenant, login, entry.device))
+        return StoredDevice(tenant, entry.device, encoded)
+
+    def _logins_of(self, tenant: str, device: str) -> list[str]:
+        query = "SELECT entry FROM devices WHERE tenant = ? AND device = ?"
+        row = self._connection.execute(query, (tenant, device)).fetchone()
+        return [login.auth_id for login in decode_entry(row[0]).logins] if row is not None else []
+
+    def _remove_login(self, tenant: str, auth_id: str, device: str) -> None:
+        """Remove a user name, unless another device has it already."""
+        same = "DELETE FROM logins WHERE tenant = ? AND auth_id = ? AND device = ?"
+        self._connection.execute(same, (tenant, auth_id, device))
+
+    def _meta(self, name: str) -> str:
+        rows = list(self._rows("SELECT value FROM meta WHERE name = ?", name))
+        return str(rows[0][0]) if rows else ""
+
+    def _rows(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(query, values)
+        except sqlite3.Error as why:
+            raise CredentialsUnavailable(f"cannot read {self.path}: {why}") from why
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA synchronous = EXTRA")
+        (found,) = execute("PRAGMA user_version").fetchone()
+        if found > FORMAT:
+            raise CredentialsError(
+                f"{self.path}: a newer version of Waypost wrote it (format {found}, not {FORMAT}): upgrade"
+            )
+        if found == FORMAT:
+            return
+        execute("BEGIN IMMEDIATE")
+        with self._connection:
+            if execute("PRAGMA user_version").fetchone()[0] == FORMAT:
+                return  # another process created it first
+            for statement in _SCHEMA.split(";"):
+                execute(statement)
+            execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def decode_entry(encoded: bytes) -> DeviceEntry:
+    """Return a stored device. Raises CredentialsUnavailable if the file is damaged."""
+    try:
+        return msgspec.json.decode(encoded, type=DeviceEntry)
+    except (msgspec.MsgspecError, UnicodeError) as why:
+        raise CredentialsUnavailable(f"a device in {FILE} cannot be read: {why}") from None

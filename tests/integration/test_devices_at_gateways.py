@@ -1,0 +1,203 @@
+"""Devices of a hub's registry at its gateways: a real hub, real gateways, and MQTT, AMQP and HTTP clients."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+
+from bridge.device_pages import DeviceEntry
+from cloud.hub.peers import DEFAULT_TENANT
+from edge.broker.security.hub_device_file import FILE, HubDeviceFile, decode_entry
+from tests.support.enrolled import EnrolledFleet
+from tests.support.http_client import ask
+from tests.support.operator import HubOperator
+from tests.support.paho_client import PahoClient
+from tests.support.processes import Waypost, wait_until
+
+SOON_S = 30.0
+PASSWORD = "a-good-password"
+
+
+class DeviceFleet(EnrolledFleet):
+    """Hub with a gateway, and the registry over HTTP."""
+
+    def registry(self, method: str, path: str, body: Any = None) -> None:
+        answer = HubOperator(self.hub).ask(method, f"/v1/{path}", body)
+        assert answer.status < 300, answer
+
+    def register(
+        self,
+        device: str,
+        *gateways: str,
+        tenant: str = DEFAULT_TENANT,
+        secrets: list[dict[str, Any]] | None = None,
+        auth_id: str = "",
+        **registration: Any,
+    ) -> None:
+        extension = {"gateways": list(gateways)} if gateways else {"selector": registration.pop("selector", "")}
+        self.registry("POST", f"devices/{tenant}/{device}", {"ext": {"waypost": extension}, **registration})
+        self.set_passwords(device, secrets or [{"pwd-plain": PASSWORD}], tenant=tenant, auth_id=auth_id)
+
+    def replace(self, device: str, *gateways: str, **registration: Any) -> None:
+        body = {"ext": {"waypost": {"gateways": list(gateways)}}, **registration}
+        self.registry("PUT", f"devices/{DEFAULT_TENANT}/{device}", body)
+
+    def set_passwords(
+        self, device: str, secrets: list[dict[str, Any]], *, tenant: str = DEFAULT_TENANT, auth_id: str = ""
+    ) -> None:
+        credentials = [{"type": "hashed-password", "auth-id": auth_id or device, "secrets": secrets}]
+        self.registry("PUT", f"credentials/{tenant}/{device}", credentials)
+
+
+class RegisteredDevice(PahoClient):
+    """MQTT client with the name and password of a device."""
+
+    def __init__(self, username: str, password: str) -> None:
+        super().__init__(paho.Client(paho.CallbackAPIVersion.VERSION2, f"client-of-{username}"))
+        self.client.username_pw_set(username, password)
+
+
+def status_of(gateway: Waypost, username: str, password: str = PASSWORD, device: str = "") -> int:
+    """Publish over HTTP as a device; return the status."""
+    login = base64.b64encode(f"{username}:{password}".encode()).decode()
+    address = f"/t/plant/{device or username}/t"
+    return ask(gateway, "POST", address, b"1", {"Authorization": f"Basic {login}"}).status
+
+
+def stored(gateway: Waypost) -> dict[str, DeviceEntry]:
+    """Return the devices in the file of a gateway."""
+    if not (gateway.data / FILE).exists():
+        return {}
+    with HubDeviceFile.open(gateway.data) as file:
+        return {each.device: decode_entry(each.entry) for each in file.devices()}
+
+
+def arrive(gateway: Waypost, *devices: str) -> None:
+    """Wait until a gateway lets devices in: it uses a page a moment after it is on disk."""
+    soon(lambda: set(devices) <= stored(gateway).keys(), f"{devices} are at their gateway")
+    soon(lambda: all(status_of(gateway, each) < 300 for each in devices), f"{devices} are let in")
+
+
+def soon(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, timeout_s=SOON_S, what=what, every_s=0.3)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceFleet]:
+    with DeviceFleet(tmp_path_factory.mktemp("devices")) as made:
+        for name in ("hall", "roof"):
+            made.enrol(name, f"site={name}").start()
+        yield made
+
+
+def test_a_device_works_within_seconds_and_without_the_hub(fleet: DeviceFleet) -> None:
+    hall = fleet.gateways["hall"]
+    assert status_of(hall, "pump") == 401
+    fleet.register("pump", "hall")
+    arrive(hall, "pump")
+    assert "pump" not in stored(fleet.gateways["roof"])
+    with RegisteredDevice("pump", PASSWORD).connect(hall.port("mqtt")) as device:
+        assert device.code == 0
+        fleet.hub.kill()
+        try:
+            device.publish("plant/pump/t", b"21")
+            assert device.subscribe("command/pump/#") == [1]
+            assert device.subscribe("command/other/#") != [1]
+            assert status_of(hall, "pump") < 300
+            hall.kill()
+            hall.start()
+            assert status_of(hall, f"pump@{DEFAULT_TENANT}", device="pump") < 300
+            assert status_of(hall, "pump", "wrong") == 401
+        finally:
+            fleet.hub.start()
+
+
+def test_a_password_rotates_without_a_disconnect(fleet: DeviceFleet) -> None:
+    hall = fleet.gateways["hall"]
+    fleet.register("fan", "hall")
+    arrive(hall, "fan")
+    (before,) = stored(hall)["fan"].logins[0].secrets
+    with RegisteredDevice("fan", PASSWORD).connect(hall.port("mqtt")) as device:
+        fleet.set_passwords("fan", [{"id": before.id}, {"pwd-plain": "the-next-one"}])
+        soon(lambda: len(stored(hall)["fan"].logins[0].secrets) == 2, "both passwords are there")
+        soon(lambda: status_of(hall, "fan", "the-next-one") < 300, "the next password is there")
+        assert status_of(hall, "fan") < 300
+        fleet.set_passwords("fan", [{"pwd-plain": "the-last-one"}])
+        soon(lambda: status_of(hall, "fan", "the-last-one") < 300, "the last password is there")
+        assert status_of(hall, "fan") == 401
+        device.publish("plant/fan/t", b"still here")
+        assert device.ended.empty()
+
+
+def test_a_removed_or_disabled_device_is_disconnected(fleet: DeviceFleet) -> None:
+    hall = fleet.gateways["hall"]
+    for name in ("lamp", "door"):
+        fleet.register(name, "hall")
+    arrive(hall, "lamp", "door")
+    port = hall.port("mqtt")
+    with (
+        RegisteredDevice("lamp", PASSWORD).connect(port) as lamp,
+        RegisteredDevice("door", PASSWORD).connect(port) as door,
+    ):
+        fleet.replace("lamp", "hall", enabled=False)
+        lamp.ended.get(timeout=SOON_S)
+        fleet.registry("DELETE", f"devices/{DEFAULT_TENANT}/door")
+        door.ended.get(timeout=SOON_S)
+    assert [status_of(hall, name) for name in ("lamp", "door")] == [401, 401]
+    fleet.replace("lamp", "hall", enabled=True)
+    soon(lambda: status_of(hall, "lamp") < 300, "the device is let in again")
+
+
+def test_a_device_moves_with_its_identity(fleet: DeviceFleet) -> None:
+    hall, roof = fleet.gateways["hall"], fleet.gateways["roof"]
+    fleet.register("cart", selector="site=hall")
+    soon(lambda: "cart" in stored(hall), "the selector chooses the first gateway")
+    fleet.replace("cart", "roof")
+    soon(lambda: "cart" in stored(roof) and "cart" not in stored(hall), "the device has moved")
+    arrive(roof, "cart")
+    soon(lambda: status_of(hall, "cart") == 401, "the device is refused where it was")
+
+
+def test_hashes_and_tenants_of_hono(fleet: DeviceFleet) -> None:
+    hall, tenant = fleet.gateways["hall"], "DEFAULT_TENANT"
+    fleet.registry("POST", f"tenants/{tenant}")
+    digest = base64.b64encode(hashlib.sha512(b"salt" + b"hono-secret").digest()).decode()
+    salt = base64.b64encode(b"salt").decode()
+    secret = {"hash-function": "sha-512", "pwd-hash": digest, "salt": salt}
+    fleet.register("4711", "hall", tenant=tenant, auth_id="sensor1", secrets=[secret])
+    login = f"sensor1@{tenant}"
+    soon(lambda: status_of(hall, login, "hono-secret", device=f"4711@{tenant}") < 300, "the device is let in")
+    assert status_of(hall, f"sensor1@{tenant}", "hono-secret", device="4711") == 403  # of the gateway's own tenant
+    assert status_of(hall, "sensor1", "hono-secret") == 401
+    fleet.registry("PUT", f"tenants/{tenant}", {"enabled": False})
+    soon(lambda: status_of(hall, f"sensor1@{tenant}", "hono-secret", device=f"4711@{tenant}") == 401, "it is refused")
+
+
+def test_devices_are_listed_with_their_origin(fleet: DeviceFleet) -> None:
+    hall = fleet.gateways["hall"]
+    fleet.register("valve", "hall", enabled=False)
+    soon(lambda: "valve" in stored(hall), "the device is at its gateway")
+    assert "valve  (hub, disabled)" in fleet.here("hall", "device", "show", "valve")
+    assert "valve" in fleet.here("hall", "device", "list")
+    assert "hub device show" in fleet.here("hall", "device", "remove", "valve", code=1)
+
+
+def test_a_user_of_the_gateway_wins_over_a_device_with_its_name(fleet: DeviceFleet) -> None:
+    hall = fleet.gateways["hall"]
+    (added,) = json.loads(fleet.here("hall", "device", "add", "gate", "--json"))["items"]
+    password = added["password"]
+    fleet.register("gate", "hall")
+    soon(lambda: "gate" in stored(hall), "the device is at its gateway")
+    soon(lambda: status_of(hall, "gate", password) < 300, "the user of the gateway is let in")
+    assert status_of(hall, "gate") == 401
+    shown = fleet.here("hall", "device", "list")
+    assert "conflict" in shown
+    fleet.here("hall", "device", "remove", "gate")
+    soon(lambda: status_of(hall, "gate") < 300, "the hub's device is let in")
+    assert status_of(hall, "gate", password) == 401
