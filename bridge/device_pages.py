@@ -26,6 +26,9 @@ SIGNED_PREFIX: Final = b"waypost devices 1\n"
 CURSOR: Final = "waypost-cursor"
 """Property of the gateway's link: the cursor that it has."""
 
+RESTART: Final = "waypost-restart"
+"""Property of the link of a gateway that wants all its devices again."""
+
 ARGON2ID: Final = "argon2id"
 SHA256: Final = "sha-256"
 SHA512: Final = "sha-512"

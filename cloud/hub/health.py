@@ -70,6 +70,7 @@ class HubHealth:
         commands: Callable[[], str | None] = lambda: None,
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
+        devices: Callable[[], str | None] = lambda: None,
         tap: HubTap | None = None,
         messaging: Callable[[], MessagingFigures | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
@@ -79,7 +80,7 @@ class HubHealth:
     ) -> None:
         """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
         listener, if it has any; `commands` returns why commands wait, `alerts` why rules are not evaluated,
-        `audit` why changes are not recorded."""
+        `audit` why changes are not recorded, `devices` why gateways do not get the devices of the registry."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -94,6 +95,7 @@ class HubHealth:
         self._commands = commands
         self._alerts = alerts
         self._audit = audit
+        self._devices = devices
         self._tap = tap
         self.messaging_figures = messaging
         """Returns the figures of the message broker; None without one."""
@@ -110,16 +112,9 @@ class HubHealth:
         self._checked_at = float("-inf")
         self._health = HealthChecks(
             (
-                *(
-                    self.landing,
-                    self.held,
-                    self.tables,
-                    self.shared_identities,
-                    self.refused,
-                    self.applications,
-                    self.alerts,
-                ),
-                *(self.audit, self.tap, self.messaging, self.certificate, self.configurations),
+                *(self.landing, self.held, self.tables, self.shared_identities, self.refused, self.applications),
+                *(self.alerts, self.audit, self.devices, self.tap, self.messaging, self.certificate),
+                self.configurations,
                 *(self.registry, self.quotas, self.lag.problems, log_problems, self.machine),
             )
         )
@@ -255,6 +250,12 @@ class HubHealth:
         """Report that changes are not recorded."""
         if (why := self._audit()) is not None:
             yield FoundProblem("audit", why, "check the registry and the hub's log", Severity.WARNING)
+
+    def devices(self) -> Iterator[FoundProblem]:
+        """Report that gateways do not get the devices of the registry."""
+        if (why := self._devices()) is not None:
+            step = "look at the gateway with waypost status; devices that it has stay in force"
+            yield FoundProblem("devices", why, step, Severity.WARNING)
 
     def tap(self) -> Iterator[FoundProblem]:
         """Report that landed messages are not passed on to Kafka."""

@@ -60,8 +60,10 @@ class _HubCollector(Collector):
         desired: DesiredConfigurations | None,
         connections: Callable[[], int],
         tap: HubTap | None,
+        devices: Callable[[], Mapping[str, int]],
     ) -> None:
         self._connections = connections
+        self._devices = devices
         self._tap = tap
         self._desired = desired
         self._fleet = fleet
@@ -93,6 +95,7 @@ class _HubCollector(Collector):
         yield from self._command_counts()
         yield from self._configurations()
         yield from self._tapped()
+        yield from self._device_pages()
         yield from self._messaging()
         yield from self._process()
 
@@ -142,6 +145,20 @@ class _HubCollector(Collector):
                 rollouts.add_metric([state], figures.rollouts[state])
         yield gateways
         yield rollouts
+
+    def _device_pages(self) -> Iterator[Metric]:
+        figures = self._devices()
+        if not figures:
+            return
+        about = "Pages of devices that gateways have stored or refused."
+        pages = CounterMetricFamily("waypost_hub_device_pages", about, labels=["outcome"])
+        pages.add_metric(["stored"], figures["pages"])
+        pages.add_metric(["refused"], figures["refused"])
+        yield pages
+        about = "Devices in stored pages."
+        yield CounterMetricFamily("waypost_hub_devices_sent", about, value=figures["devices"])
+        about = "Gateways that do not get their devices."
+        yield GaugeMetricFamily("waypost_hub_gateways_without_devices", about, value=figures["without"])
 
     def _tapped(self) -> Iterator[Metric]:
         if self._tap is None or (figures := self._tap.figures) is None:
@@ -206,9 +223,11 @@ class Metrics:
         *,
         connections: Callable[[], int],
         tap: HubTap | None = None,
+        devices: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_HubCollector(fleet, committer, health, copies, commands, desired, connections, tap))
+        parts = (fleet, committer, health, copies, commands, desired, connections, tap, devices)
+        self.registry.register(_HubCollector(*parts))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "Duration of a landing, up to its confirmation",

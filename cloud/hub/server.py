@@ -194,8 +194,7 @@ class HubServer:
         self._tls = configuration.tls
         self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
         self._desired = _desired_configurations(opened.own, registry, self._notices) if self._enrolment else None
-        self._commands = self._make_commands(registry)
-        self._receipts = self._make_receipts()
+        self._commands, self._receipts = self._make_commands(registry), self._make_receipts()
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""
@@ -224,8 +223,7 @@ class HubServer:
         self._alerts = self._make_alerts(registry)
         self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
         self._events = HubEvents(registry, time.time, self._notices.follow(NoticeTopic.EVENTS))
-        sign = self._enrolment.authority.sign if self._enrolment is not None else None
-        self._devices = HubDeviceParts(registry, configuration.tenants, _now_us, sign, self.sources)
+        self._devices = HubDeviceParts(registry, configuration.tenants, _now_us, self._enrolment, self.sources)
         self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
 
@@ -311,6 +309,7 @@ class HubServer:
             commands=lambda: self._commands.trouble,
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
+            devices=lambda: self._devices.trouble,
             tap=self._tap,
             messaging=lambda: self._messaging.figures,
             desired=self._desired,
@@ -321,8 +320,8 @@ class HubServer:
 
     def _make_metrics(self) -> Metrics:
         parts = (self._fleet, self._committer, self._health, self._copies, lambda: self._commands.figures)
-        connections = self._connections
-        return Metrics(*parts, self._desired, connections=lambda: len(connections.listener.drivers), tap=self._tap)
+        listener, tap, devices = self._connections.listener, self._tap, lambda: self._devices.figures
+        return Metrics(*parts, self._desired, connections=lambda: len(listener.drivers), tap=tap, devices=devices)
 
     def _users_trouble(self) -> str | None:
         """Return why users or their changes are not in effect; None if they are."""

@@ -113,9 +113,14 @@ def require_tenant_id(name: str) -> str:
     raise InvalidDocument(f"the id of a tenant is 1 to {NAME_CHARACTERS_MAX} letters, digits, '-', '_' or '.'")
 
 
+def is_device_id(name: str) -> bool:
+    """Return whether a text can be the id of a device."""
+    return len(name) <= NAME_CHARACTERS_MAX and _DEVICE.fullmatch(name) is not None
+
+
 def require_device_id(name: str) -> str:
     """Check the id of a device, and return it. Raises `InvalidDocument`."""
-    if len(name) <= NAME_CHARACTERS_MAX and _DEVICE.fullmatch(name):
+    if is_device_id(name):
         return name
     words = f"the id of a device is 1 to {NAME_CHARACTERS_MAX} letters, digits, '-', '_', '.', ':' or '='"
     raise InvalidDocument(words)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,10 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from bridge import plain
-from bridge.device_pages import CURSOR, cursor_in
+from bridge.device_pages import CURSOR, RESTART, cursor_in
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
-from cloud.hub.devices.limits import FOLLOW_INTERVAL_S, REFUSED_REST_S, UPKEEP_INTERVAL_S
+from cloud.hub.devices.limits import FOLLOW_INTERVAL_S, REFUSED_REST_S, REST_S_MAX, UPKEEP_INTERVAL_S
 from cloud.hub.devices.pages import MadePage, SignBytes, make_page, read_cursor, sign_page
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database
@@ -31,6 +32,7 @@ from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor, Gatew
 from cloud.hub.registry.device_targets import TargetUpkeep
 from cloud.hub.registry.opening import open_registry
 from cloud.lake.faults import RegistryError
+from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +51,17 @@ class _Follower:
         self.sent: MadePage | None = None
         """Page without an answer."""
         self.behind = True
+        self.failures = 0
+        """Pages in a row that could not be made, or that the gateway did not store."""
+        self.out_of_step = False
+        """The last page was out of step."""
         self.rest_until = 0.0
         """Time before which nothing is sent, on the loop's clock."""
+
+    def rest(self, now: float) -> None:
+        """Send nothing for a time that doubles with each failure in a row."""
+        self.rest_until = now + min(REST_S_MAX, REFUSED_REST_S * 2.0 ** min(self.failures, 20))
+        self.failures += 1
 
 
 class _ReadingThread:
@@ -90,7 +101,7 @@ class DeviceDownlink:
         self.figures: Counter[str] = Counter()
         """Since the start: `pages` stored by gateways, `refused` ones, and `devices` in stored pages."""
         self.refused: dict[Key, str] = {}
-        """Gateways that refuse their devices, with the reason."""
+        """Gateways that do not get their devices, with the reason."""
         self.trouble: str | None = None
         """Reason why the registry is not read; None if it is."""
         self._url, self._sign = registry, sign
@@ -103,6 +114,7 @@ class DeviceDownlink:
         self._looked_at = float("-inf")
         self._tags = count()
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = threading.Event()
 
     async def open(self) -> None:
         """Open the registry and start to follow it. Raises `RegistryError`."""
@@ -113,6 +125,7 @@ class DeviceDownlink:
 
     async def close(self) -> None:
         """Stop following and close the registry. Idempotent."""
+        self._stopping.set()  # the upkeep ends after its transaction
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -126,7 +139,10 @@ class DeviceDownlink:
         there = self._followers.get(line.gateway)
         if there is None or there.line is not line:
             held = str(line.properties.get(CURSOR, ""))
-            self._followers[line.gateway] = _Follower(line, held, read_cursor(held, self._registry_id))
+            cursor = read_cursor(held, self._registry_id)
+            if RESTART in line.properties:
+                cursor = cursor.restarted(self._registry_id)
+            self._followers[line.gateway] = _Follower(line, held, cursor)
         self._woken.set()
 
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
@@ -134,14 +150,19 @@ class DeviceDownlink:
         if follower is None or follower.line is not line or follower.sent is None:
             return
         made, follower.sent, follower.behind = follower.sent, None, True
+        now = asyncio.get_running_loop().time()
         if outcome is ForwardOutcome.ACCEPTED:
+            follower.failures, follower.out_of_step = 0, False
             follower.held, follower.cursor = made.page.cursor, made.cursor
             self.figures.update(pages=1, devices=len(made.page.entries))
             self.refused.pop(line.gateway, None)
         elif (held := cursor_in(why)) is not None:
             follower.held, follower.cursor = held, read_cursor(held, self._registry_id)
+            if follower.out_of_step:
+                follower.rest(now)
+            follower.out_of_step = True
         else:
-            follower.rest_until = asyncio.get_running_loop().time() + REFUSED_REST_S
+            follower.rest(now)
             if outcome is ForwardOutcome.REJECTED:
                 self._note_refusal(line.gateway, why)
         self._woken.set()
@@ -157,7 +178,7 @@ class DeviceDownlink:
     def _note_refusal(self, key: Key, why: str) -> None:
         self.figures["refused"] += 1
         if self.refused.get(key) != why:
-            log.warning("gateway %s refuses its devices: %s", key[1], why)
+            log.warning("gateway %s does not get its devices: %s", key[1], why)
         self.refused[key] = why
 
     async def _follow(self) -> None:
@@ -199,7 +220,12 @@ class DeviceDownlink:
         for follower in list(self._followers.values()):
             due = follower.behind and follower.sent is None and follower.rest_until <= now
             if due and follower.line.credit > 0:
-                await self._send(follower)
+                try:
+                    await self._send(follower)
+                except Exception as error:  # of one gateway: the others get their devices
+                    follower.behind = True
+                    follower.rest(now)
+                    self._note_refusal(follower.line.gateway, f"its page cannot be made: {describe_error(error)}")
 
     async def _send(self, follower: _Follower) -> None:
         key, cursor = follower.line.gateway, follower.cursor
@@ -212,11 +238,7 @@ class DeviceDownlink:
             made = make_page(key, found.changes, follower.held)
             return found, made, sign_page(made.page, self._sign)
 
-        try:
-            found, made, body = await self._reader.ask(read)
-        except BaseException:
-            follower.behind = True
-            raise
+        found, made, body = await self._reader.ask(read)
         if made is None:
             follower.cursor = found.cursor
         elif follower.line.credit > 0:
@@ -229,7 +251,7 @@ class DeviceDownlink:
         """Catch up with older programs, and drop tombstones."""
         while True:
             try:
-                await asyncio.to_thread(_keep_targets, self._url)
+                await asyncio.to_thread(_keep_targets, self._url, self._stopping.is_set)
             except RegistryError as error:
                 log.warning("the targets of devices are not kept: %s", error)
             except Exception:  # as above
@@ -243,9 +265,9 @@ def _registry_id(registry: sa.URL) -> str:
     return opened.registry_id
 
 
-def _keep_targets(registry: sa.URL) -> None:
+def _keep_targets(registry: sa.URL, stopping: Callable[[], bool]) -> None:
     with contextlib.closing(open_registry(registry).database) as database:
-        upkeep = TargetUpkeep(database)
+        upkeep = TargetUpkeep(database, stopping)
         for tenant in upkeep.untracked():
             changes = upkeep.track_tenant(tenant)
             log.info("tenant %s: caught up with %d devices that an older program has changed", tenant, changes)

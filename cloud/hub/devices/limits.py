@@ -57,7 +57,10 @@ FOLLOW_INTERVAL_S: Final = 2.0
 """Seconds between two looks for changed devices: two short queries, for all gateways together."""
 
 REFUSED_REST_S: Final = 60.0
-"""Seconds that a gateway gets no page after it has refused one, or could not store it."""
+"""Seconds that a gateway gets no page after it has refused one, or could not store it; doubled with each in a row."""
+
+REST_S_MAX: Final = 3_600.0
+"""Longest rest of a gateway that stores no pages: each costs its uplink up to 256 KiB."""
 
 UPKEEP_INTERVAL_S: Final = 600.0
 """Seconds between two looks for devices that an older program has changed, and for too many tombstones."""

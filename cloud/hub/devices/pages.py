@@ -7,6 +7,7 @@ listener of a gateway uses them.
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -27,9 +28,12 @@ from bridge.device_pages import (
 from bridge.hidden import hides
 from bridge.limits import DEVICE_CURSOR_BYTES_MAX, DEVICE_PAGE_BYTES_MAX
 from cloud.hub.devices.credentials import HASHED, StoredCredentials, StoredSecret
+from cloud.hub.devices.documents import is_device_id
 from cloud.hub.groups import Key
-from cloud.hub.registry.device_changes import DeviceCursor, DeviceState, TenantChanges
+from cloud.hub.registry.device_changes import DeviceCursor, DeviceState, TenantChanges, TenantPosition
 from cloud.hub.registry.devices import CredentialRow
+
+log = logging.getLogger(__name__)
 
 PAGE_ROOM: int = DEVICE_PAGE_BYTES_MAX - DEVICE_CURSOR_BYTES_MAX - 8 * 1024
 """Bytes of a page for its devices; the rest is for cursor and names."""
@@ -99,7 +103,15 @@ def read_cursor(text: str, registry: str) -> DeviceCursor:
         found = msgspec.json.decode(text[: DEVICE_CURSOR_BYTES_MAX + 1], type=DeviceCursor)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return DeviceCursor(registry)
-    return found if found.registry == registry else found.restarted(registry)
+    if found.registry != registry or not all(map(_is_place, found.tenants.values())):
+        return found.restarted(registry)
+    return found
+
+
+def _is_place(position: TenantPosition) -> bool:
+    """Return whether the ids in a position can be ids of devices."""
+    given = (position.snapshot_after, position.changed_after)
+    return all(not name or is_device_id(name) for name in given)
 
 
 def _take(states: Iterable[DeviceState]) -> _Taken:
@@ -107,7 +119,7 @@ def _take(states: Iterable[DeviceState]) -> _Taken:
     entries, removed, size = list[DeviceEntry](), list[str](), 0
     last: DeviceState | None = None
     for state in states:
-        entry = None if state.document is None else entry_of(state.device, state.document, state.credentials)
+        entry = _entry(state)
         size += len(state.device) + 3 if entry is None else len(msgspec.json.encode(entry)) + 1
         if size > PAGE_ROOM and last is not None:
             return _Taken(entries, removed, last)
@@ -119,13 +131,25 @@ def _take(states: Iterable[DeviceState]) -> _Taken:
     return _Taken(entries, removed, None)
 
 
+def _entry(state: DeviceState) -> DeviceEntry | None:
+    """Return what a gateway gets of a device; None if it must not have it, or it cannot be read."""
+    if state.document is None:
+        return None
+    try:
+        return entry_of(state.device, state.document, state.credentials)
+    except (msgspec.MsgspecError, ValueError) as error:
+        log.warning("device %s cannot be read, and gateways refuse it: %s", state.device, error)
+        return None
+
+
 def entry_of(device: str, document: str, credentials: Iterable[CredentialRow]) -> DeviceEntry:
     """Return what a gateway gets of a device."""
     found = [msgspec.json.decode(row.document, type=StoredCredentials) for row in credentials if row.type == HASHED]
+    found = [each for each in found if each.enabled]
     return DeviceEntry(
         device=device,
         enabled=_is_enabled(document),
-        logins=tuple(_login(each) for each in found if each.enabled),
+        logins=tuple(each for each in map(_login, found) if each.secrets),
     )
 
 
@@ -160,4 +184,8 @@ def _secret(stored: StoredSecret) -> DeviceSecretHash:
 
 
 def _is_enabled(document: str) -> bool:
-    return msgspec.json.decode(document, type=_Enabled).enabled
+    """Return whether a document is enabled; False for one that cannot be read."""
+    try:
+        return msgspec.json.decode(document, type=_Enabled).enabled
+    except (msgspec.MsgspecError, UnicodeError):
+        return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Mapping, MutableMapping
 
 import sqlalchemy as sa
 
@@ -11,7 +12,16 @@ from bridge.hub_addresses import DEVICES
 from cloud.hub.devices.downlink import DeviceDownlink
 from cloud.hub.devices.pages import SignBytes
 from cloud.hub.devices.service import DeviceRegistry
+from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.tenants import Tenants
+
+
+def _signer_of(enrolment: Enrolment | None) -> SignBytes | None:
+    """Return what signs pages of devices: the authority, if the hub has its key itself. Each page is signed for one
+    gateway when it is sent, which an authority elsewhere does not do."""
+    authority = enrolment.authority if enrolment is not None else None
+    return authority.sign if isinstance(authority, OwnAuthority) else None
 
 
 class HubDeviceParts:
@@ -22,16 +32,35 @@ class HubDeviceParts:
         registry: sa.URL,
         quotas: Tenants,
         now_us: Callable[[], int],
-        sign: SignBytes | None,
+        enrolment: Enrolment | None,
         sources: MutableMapping[str, DownlinkSource],
     ) -> None:
-        """`now_us`: UTC microseconds. `sign`: with the key of the authority at which gateways enrol; None: gateways get
-        no devices. `sources` of messages for gateways; the devices are added."""
+        """`now_us`: UTC microseconds. Without `enrolment`, or without the key of its authority, gateways get no
+        devices. `sources` of messages for gateways; the devices are added."""
+        sign = _signer_of(enrolment)
         self.registry = DeviceRegistry(registry, quotas, now_us)
         self.downlink = DeviceDownlink(registry, sign) if sign is not None else None
         """None: gateways get no devices."""
         if self.downlink is not None:
             sources[DEVICES] = self.downlink
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why some gateways do not get their devices; None if all do."""
+        if self.downlink is None:
+            return None
+        for (tenant, gateway), why in self.downlink.refused.items():
+            others = len(self.downlink.refused) - 1
+            more = f", and {others} more gateways" if others else ""
+            return f"gateway {gateway} of tenant {tenant} does not get its devices{more}: {why}"
+        return self.downlink.trouble
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Counts since the start, and gateways `without` their devices; empty without a downlink."""
+        if self.downlink is None:
+            return {}
+        return Counter({**self.downlink.figures, "without": len(self.downlink.refused)})
 
     async def open(self) -> None:
         """Open both. Raises `RegistryError`."""

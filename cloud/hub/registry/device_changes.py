@@ -110,7 +110,10 @@ class _Tenant(NamedTuple):
 
     def continues(self, position: TenantPosition) -> bool:
         """Return whether the registry has all changes after a position."""
-        return max(self.created_at, self.dropped_revision or 0) <= position.revision <= self.last_revision
+        oldest = self.dropped_revision or 0
+        if position.changed_after is not None and position.revision == oldest:
+            return False  # some tombstones of this revision are after the id
+        return max(self.created_at, oldest) <= position.revision <= self.last_revision
 
 
 class _Change(NamedTuple):

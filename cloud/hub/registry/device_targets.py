@@ -4,13 +4,14 @@ Each row of `device_targets` says at which revision of its tenant a device of th
 not present is a tombstone: the device was removed, or has other targets now. A gateway reads the rows of its own
 targets from a revision on (`device_changes`), so a change costs only the gateways that it concerns.
 
-Programs before schema version 23 change devices without their targets. They raise `last_revision` of the tenant and not
+Programs before schema version 25 change devices without their targets. They raise `last_revision` of the tenant and not
 `tracked_revision`, so the difference of both counts their changes; `track_tenant` catches up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -117,8 +118,10 @@ class TargetUpkeep:
     """Upkeep of targets, for the thread that opened the database. Each step is a transaction; raises
     `RegistryError`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, stopping: Callable[[], bool] = lambda: False) -> None:
+        """`stopping` is asked between two transactions; a step that it ends is repeated later."""
         self._database = database
+        self._stopping = stopping
 
     def untracked(self) -> list[str]:
         """Return the tenants that an older program has changed devices of."""
@@ -129,18 +132,20 @@ class TargetUpkeep:
 
     def track_tenant(self, tenant: str) -> int:
         """Give all devices of a tenant their targets, and removed ones tombstones; return the number of changes."""
-        changes = self._database.transaction(lambda tx: _untracked_changes(tx, tenant))
+        claim = secrets.token_hex(8)
+        changes = self._database.transaction(lambda tx: _claim_changes(tx, tenant, claim))
         if not changes:
             return 0
         after: str | None = ""
         count = 0
-        while after is not None:
+        while after is not None and not self._stopping():
             before = after
             after, some = self._database.transaction(lambda tx, at=before: _track_some(tx, tenant, at))  # type: ignore[misc]
             count += some
-        while some := self._database.transaction(lambda tx: _mark_orphans(tx, tenant)):
+        while not self._stopping() and (some := self._database.transaction(lambda tx: _mark_orphans(tx, tenant))):
             count += some
-        self._database.transaction(lambda tx: _raise_tracked(tx, tenant, changes))
+        if not self._stopping():
+            self._database.transaction(lambda tx: _raise_tracked(tx, tenant, changes, claim))
         return count
 
     def drop_tombstones(self, most: int = TOMBSTONES_MAX) -> int:
@@ -151,7 +156,7 @@ class TargetUpkeep:
         dropped = 0
         for tenant, count in full:
             left = count - most
-            while left > 0 and (some := self._drop_some(tenant, min(left, TRACKED_AT_ONCE))):
+            while left > 0 and not self._stopping() and (some := self._drop_some(tenant, min(left, TRACKED_AT_ONCE))):
                 left -= some
                 dropped += some
         return dropped
@@ -179,12 +184,14 @@ def _require_selector(tx: sa.Connection, tenant: str, target: str) -> None:
     tx.execute(device_selectors.insert().values(tenant=tenant, target=target))
 
 
-def _untracked_changes(tx: sa.Connection, tenant: str) -> int:
-    """Return the number of changes that older programs made. A tenant that was never tracked has one."""
+def _claim_changes(tx: sa.Connection, tenant: str, claim: str) -> int:
+    """Return the number of changes that older programs made, and claim to catch up with them. A tenant that was never
+    tracked has one."""
     mine, columns = device_tenants.c.tenant == tenant, device_tenants.c
     row = tx.execute(sa.select(columns.last_revision, columns.tracked_revision).where(mine)).first()
     if row is None:
         return 0
+    tx.execute(device_tenants.update().where(mine).values(tracking=claim))
     if row.tracked_revision is None:
         tx.execute(device_tenants.update().where(mine).values(tracked_revision=row.last_revision - 1))
         return 1
@@ -242,11 +249,11 @@ def _mark_orphans(tx: sa.Connection, tenant: str) -> int:
     return len(names)
 
 
-def _raise_tracked(tx: sa.Connection, tenant: str, changes: int) -> None:
-    """Count changes of older programs as tracked, unless another hub has."""
+def _raise_tracked(tx: sa.Connection, tenant: str, changes: int, claim: str) -> None:
+    """Count changes of older programs as tracked, unless another hub has claimed them since."""
     columns = device_tenants.c
-    left = (columns.tenant == tenant, columns.last_revision - columns.tracked_revision >= changes)
-    tx.execute(device_tenants.update().where(*left).values(tracked_revision=columns.tracked_revision + changes))
+    raised = {"tracked_revision": columns.tracked_revision + changes, "tracking": None}
+    tx.execute(device_tenants.update().where(columns.tenant == tenant, columns.tracking == claim).values(raised))
 
 
 def _drop_some(tx: sa.Connection, tenant: str, most: int) -> int:

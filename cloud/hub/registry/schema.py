@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 24
+SCHEMA_VERSION = 25
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -478,6 +478,7 @@ device_tenants = sa.Table(
     sa.Column("updated_by", NameType, nullable=False),
     sa.Column("tracked_revision", sa.BigInteger, nullable=True),
     sa.Column("dropped_revision", sa.BigInteger, nullable=True),
+    sa.Column("tracking", sa.String(32), nullable=True),
 )
 trust_anchors = sa.Table(
     "trust_anchors",

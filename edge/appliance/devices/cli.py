@@ -108,6 +108,8 @@ def add(
         of = f"{word(name)} --data {word(data)}"
         step = f"look at it: waypost device show {of}\na new password: waypost device credentials rotate {of}"
         raise CommandError(str(why), hint=step, error="user-exists") from None
+    if name in _of_hub(data):
+        say(f"note: the hub has a device {name}: it is not let in here while this one exists", err=True)
     document = {"name": name, "allow": rights.format_rights(rules)}
     _report(f"{name}: added", document, _login(place, name, password), made, example, qr, as_json)
 

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.device_pages import CURSOR, DevicePage, DevicePageError, SignedDevicePage, out_of_step, read_signed
+from bridge.device_pages import CURSOR, RESTART, DevicePage, DevicePageError, SignedDevicePage, out_of_step, read_signed
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import DEVICES
 from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.identity.location import identity_file
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.hub_device_file import PageOutOfStep
-from edge.broker.security.hub_devices import DeviceNames, HubDevices, HubDevicesFull
+from edge.broker.security.hub_devices import DeviceNames, HubDevices
 from edge.broker.security.rights import parse_rights
 from edge.configuration.document_inbox import Answer, DocumentInbox
 
@@ -46,8 +46,8 @@ class HubDeviceFollower:
     ) -> None:
         """`certificate`: that of the connector to the hub of the enrolment. `verify` runs in a thread and raises
         `DevicePageError`; `changed` gets the names of changed devices."""
-        self.trouble: str | None = None
-        """Reason why the last page was not used; None if it was."""
+        self.trouble: str | None = devices.shortage
+        """Reason why the last page was not used, or not all of it; None if it was."""
         self._devices = devices
         self._certificate = str(certificate)
         self._verify = verify
@@ -71,7 +71,8 @@ class HubDeviceFollower:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _link_properties(self) -> dict[str, str]:
-        return {CURSOR: self._devices.cursor} if self._devices.cursor else {}
+        cursor = {CURSOR: self._devices.cursor} if self._devices.cursor else {}
+        return {**cursor, RESTART: "1"} if self._devices.wants_all else cursor
 
     def _offered(self, body: bytes, answer: Answer) -> None:
         task = asyncio.get_running_loop().create_task(self._take(body, answer))
@@ -84,9 +85,10 @@ class HubDeviceFollower:
                 names = await self._use(body)
             except PageOutOfStep as why:
                 log.info("devices of the hub: %s", why)
+                await self._catch_up(why.cursor)
                 answer(ForwardOutcome.REJECTED, out_of_step(why.cursor))
                 return
-            except (DevicePageError, HubDevicesFull) as why:
+            except DevicePageError as why:
                 self._note(f"a page is refused: {why}")
                 answer(ForwardOutcome.REJECTED, str(why))
                 return
@@ -94,22 +96,32 @@ class HubDeviceFollower:
                 self._note(str(why))
                 answer(ForwardOutcome.RELEASED, str(why))
                 return
-            self.trouble = None
+            self._note(self._devices.shortage)
             self._changed(names)
             answer(ForwardOutcome.ACCEPTED, "")
 
     async def _use(self, body: bytes) -> DeviceNames:
-        """Store a page and use it. Raises DevicePageError, HubDevicesFull, PageOutOfStep, CredentialsError."""
-        page = await asyncio.to_thread(self._read, body)
-        self._devices.check_room(page)
-        applied = await asyncio.to_thread(self._devices.store, page)
-        return self._devices.take(page, applied)
+        """Store a page and use it. Raises DevicePageError, PageOutOfStep, CredentialsError."""
+        fitted = self._devices.fit(await asyncio.to_thread(self._read, body))
+        applied = await asyncio.to_thread(self._devices.store, fitted)
+        return self._devices.take(fitted, applied)
+
+    async def _catch_up(self, cursor: str) -> None:
+        """Read the file again if it is ahead of the memory: a commit may take effect and still report an error."""
+        if cursor == self._devices.cursor:
+            return
+        try:
+            index = await asyncio.to_thread(self._devices.read)
+        except CredentialsError as why:
+            self._note(str(why))
+        else:
+            self._changed(self._devices.replace(index))
 
     def _read(self, body: bytes) -> DevicePage:
         return self._verify(read_signed(body))
 
-    def _note(self, why: str) -> None:
-        if self.trouble != why:
+    def _note(self, why: str | None) -> None:
+        if why is not None and self.trouble != why:
             log.warning("devices of the hub: %s", why)
         self.trouble = why
 

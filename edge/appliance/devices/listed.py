@@ -11,7 +11,7 @@ from edge.appliance.accounts.profiles import PROFILES
 from edge.broker.model.authorization import Operation
 from edge.broker.security import rights
 from edge.broker.security.credentials import CredentialUser
-from edge.broker.security.hub_device_file import FILE, HubDeviceFile, decode_entry
+from edge.broker.security.hub_device_file import FILE, HubDeviceFile, decode_entry, identity_of
 from edge.broker.security.hub_devices import BY_HUB
 
 CONFLICT: Final = "conflict"
@@ -50,10 +50,10 @@ def hub_devices(data: Path) -> dict[str, HubDeviceRow]:
     if not (data / FILE).exists():
         return {}
     with HubDeviceFile.open(data) as file:
-        owner, enabled = file.owner(), file.tenants()
+        owner, hono_tenant, enabled = file.owner(), file.hono_tenant(), file.tenants()
         found = {}
         for stored in file.devices():
-            name = stored.device if stored.tenant == owner else f"{stored.device}@{stored.tenant}"
+            name = identity_of(stored.tenant, stored.device, owner, hono_tenant)
             entry = decode_entry(stored.entry)
             found[name] = HubDeviceRow(name, stored.tenant, entry, entry.enabled and enabled.get(stored.tenant, False))
     return found

@@ -423,7 +423,7 @@ class Authenticator:
     def scram(self, username: str) -> ScramVerifier:
         """Return the SCRAM verifier of a user. That of an unknown user is always the same, and no proof fits it."""
         user = self._user(username)
-        if user is None or not self.passwords:
+        if user is None or not self.passwords or not user.salt:  # one without keys looks like an unknown one
             salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
             return ScramVerifier(salt[:SALT_BYTES], ITERATIONS, ())
         at_s = self._utc_s()

@@ -7,14 +7,16 @@ because the hub is away. One process writes it; commands read it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from bridge.device_pages import DeviceEntry, DevicePage, digest_of
 from edge.broker.security.credentials import BUSY_S, FILE_MODE, FOLDER_MODE, CredentialsError, CredentialsUnavailable
+
+T = TypeVar("T")
 
 FILE: Final = "hub-devices.db"
 FORMAT: Final = 1
@@ -30,6 +32,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 _CURSOR: Final = "cursor"
 _OWNER: Final = "owner"
+_HONO: Final = "hono tenant"
 
 
 class PageOutOfStep(Exception):
@@ -49,20 +52,22 @@ class StoredDevice(NamedTuple):
     """JSON of a `DeviceEntry`."""
 
 
-class AppliedPage(NamedTuple):
-    """Changes of the file by a page."""
-
-    entries: list[StoredDevice]
-    removed: list[str]
-    """Ids of devices that the file had."""
-
-
 class StoredLogin(NamedTuple):
     """User name of a device, without its tenant."""
 
     tenant: str
     auth_id: str
     device: str
+
+
+class AppliedPage(NamedTuple):
+    """Changes of the file by a page."""
+
+    entries: list[StoredDevice]
+    removed: list[str]
+    """Ids of devices that the file had."""
+    freed: list[StoredLogin]
+    """User names that devices had before."""
 
 
 class HubDeviceFile:
@@ -124,32 +129,59 @@ class HubDeviceFile:
         """Yield all user names."""
         yield from (StoredLogin(*row) for row in self._rows("SELECT tenant, auth_id, device FROM logins"))
 
+    def hono_tenant(self) -> str:
+        """Return the tenant of the Hono API of this gateway; empty without one."""
+        return self._meta(_HONO)
+
+    def set_hono_tenant(self, tenant: str) -> None:
+        """Note the tenant of the Hono API, for commands."""
+        if tenant != self.hono_tenant():
+            self._write(lambda: self._set_meta(_HONO, tenant))
+
+    def left(self) -> set[str]:
+        """Return the tenants with devices that did not fit."""
+        return {name for (name,) in self._rows("SELECT substr(name, 6) FROM meta WHERE name LIKE 'left %'")}
+
     def tenants(self) -> dict[str, bool]:
         """Return the tenants of devices, and whether each is enabled."""
         return {tenant: bool(enabled) for tenant, enabled in self._rows("SELECT tenant, enabled FROM tenants")}
 
-    def apply(self, page: DevicePage) -> AppliedPage:
-        """Apply a page in one transaction, on disk on return. Raises PageOutOfStep, CredentialsError."""
-        execute = self._connection.execute
-        try:
-            execute("BEGIN IMMEDIATE")
-            with self._connection:
-                row = execute("SELECT value FROM meta WHERE name = ?", (_CURSOR,)).fetchone()
-                cursor = row[0] if row is not None else ""
-                if digest_of(cursor) != page.base:
-                    raise PageOutOfStep(cursor)
-                removed = self._remove(page)
-                entries = [self._put(page.devices_of, entry) for entry in page.entries]
-                execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (page.devices_of, page.enabled))
-                values = [(_CURSOR, page.cursor), (_OWNER, page.tenant)]
-                self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
-        except sqlite3.Error as why:
-            raise CredentialsUnavailable(f"cannot write {self.path}: {why}") from why
-        return AppliedPage(entries, removed)
+    def apply(self, page: DevicePage, *, left: bool = False) -> AppliedPage:
+        """Apply a page in one transaction, on disk on return. `left`: it had devices that do not fit. Raises
+        PageOutOfStep, CredentialsError."""
+        return self._write(lambda: self._apply(page, left=left))
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _remove(self, page: DevicePage) -> list[str]:
+    def _write(self, work: Callable[[], T]) -> T:
+        """Run `work` in a transaction. Raises CredentialsError, and what `work` raises."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                return work()
+        except sqlite3.Error as why:
+            raise CredentialsUnavailable(f"cannot write {self.path}: {why}") from why
+
+    def _apply(self, page: DevicePage, *, left: bool) -> AppliedPage:
+        cursor = self._meta(_CURSOR)
+        if digest_of(cursor) != page.base:
+            raise PageOutOfStep(cursor)
+        freed: list[StoredLogin] = []
+        removed = self._remove(page, freed)
+        entries = [self._put(page.devices_of, entry, freed) for entry in page.entries]
+        self._connection.execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (page.devices_of, page.enabled))
+        self._set_meta(_CURSOR, page.cursor)
+        self._set_meta(_OWNER, page.tenant)
+        if left:
+            self._set_meta(f"left {page.devices_of}", "1")
+        elif page.range is not None and not page.range.after:
+            self._connection.execute("DELETE FROM meta WHERE name = ?", (f"left {page.devices_of}",))
+        return AppliedPage(entries, removed, freed)
+
+    def _set_meta(self, name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def _remove(self, page: DevicePage, freed: list[StoredLogin]) -> list[str]:
         """Remove what a page removes; return the devices that were there."""
         tenant, names = page.devices_of, list(page.removed)
         if page.range is not None:
@@ -158,19 +190,19 @@ class HubDeviceFile:
                 query, values = f"{query} AND device <= ?", [*values, page.range.until]
             kept = {entry.device for entry in page.entries}
             names += [name for (name,) in self._connection.execute(query, values).fetchall() if name not in kept]
-        return [name for name in names if self._remove_device(tenant, name)]
+        return [name for name in names if self._remove_device(tenant, name, freed)]
 
-    def _remove_device(self, tenant: str, device: str) -> bool:
+    def _remove_device(self, tenant: str, device: str, freed: list[StoredLogin]) -> bool:
         for login in self._logins_of(tenant, device):
-            self._remove_login(tenant, login, device)
+            self._remove_login(StoredLogin(tenant, login, device), freed)
         query = "DELETE FROM devices WHERE tenant = ? AND device = ?"
         return bool(self._connection.execute(query, (tenant, device)).rowcount)
 
-    def _put(self, tenant: str, entry: DeviceEntry) -> StoredDevice:
+    def _put(self, tenant: str, entry: DeviceEntry, freed: list[StoredLogin]) -> StoredDevice:
         execute, wanted = self._connection.execute, {login.auth_id for login in entry.logins}
         for login in self._logins_of(tenant, entry.device):
             if login not in wanted:
-                self._remove_login(tenant, login, entry.device)
+                self._remove_login(StoredLogin(tenant, login, entry.device), freed)
         encoded = msgspec.json.encode(entry)
         execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (tenant, entry.device, encoded))
         for login in wanted:  # one that another device had is this one's now
@@ -182,10 +214,11 @@ class HubDeviceFile:
         row = self._connection.execute(query, (tenant, device)).fetchone()
         return [login.auth_id for login in decode_entry(row[0]).logins] if row is not None else []
 
-    def _remove_login(self, tenant: str, auth_id: str, device: str) -> None:
+    def _remove_login(self, login: StoredLogin, freed: list[StoredLogin]) -> None:
         """Remove a user name, unless another device has it already."""
         same = "DELETE FROM logins WHERE tenant = ? AND auth_id = ? AND device = ?"
-        self._connection.execute(same, (tenant, auth_id, device))
+        if self._connection.execute(same, login).rowcount:
+            freed.append(login)
 
     def _meta(self, name: str) -> str:
         rows = list(self._rows("SELECT value FROM meta WHERE name = ?", name))
@@ -222,3 +255,8 @@ def decode_entry(encoded: bytes) -> DeviceEntry:
         return msgspec.json.decode(encoded, type=DeviceEntry)
     except (msgspec.MsgspecError, UnicodeError) as why:
         raise CredentialsUnavailable(f"a device in {FILE} cannot be read: {why}") from None
+
+
+def identity_of(tenant: str, device: str, owner: str, hono_tenant: str) -> str:
+    """Return the identity of a device at a gateway of the tenant `owner`; `hono_tenant`: empty without the Hono API."""
+    return device if tenant == owner and tenant != hono_tenant else f"{device}@{tenant}"

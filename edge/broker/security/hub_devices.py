@@ -7,7 +7,6 @@ another tenant than the gateway's own, or of the tenant of the Hono API, is ``id
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,19 +14,23 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bridge.device_pages import ARGON2ID, HASH_FUNCTIONS, DeviceAccount, DeviceEntry, DevicePage, DeviceSecretHash
-from bridge.sasl.scram import ITERATIONS, SALT_BYTES, ScramKeys
+from bridge.hidden import hides
+from bridge.sasl.scram import ITERATIONS, ScramKeys
 from edge.broker.model.authorization import AccessRule
 from edge.broker.security.credentials import CredentialSecret, CredentialsError, CredentialUser
-from edge.broker.security.hub_device_file import FILE, AppliedPage, HubDeviceFile, decode_entry
+from edge.broker.security.hub_device_file import (
+    FILE,
+    AppliedPage,
+    HubDeviceFile,
+    StoredDevice,
+    decode_entry,
+    identity_of,
+)
 from edge.broker.security.limits import HUB_DEVICES_BYTES_MAX, HUB_DEVICES_MAX
 from edge.broker.security.password_hashes import salted_hash
 
 BY_HUB: Final = "hub"
 """Origin of users that are devices of a hub."""
-
-
-class HubDevicesFull(Exception):
-    """The gateway cannot hold the devices of a page."""
 
 
 class DeviceNames(NamedTuple):
@@ -38,37 +41,67 @@ class DeviceNames(NamedTuple):
     """Names that they log in with."""
 
 
-class _Held(NamedTuple):
-    devices: int
-    bytes: int
+@hides("page")
+class FittedPage(NamedTuple):
+    """Page without the devices that the gateway has no room for."""
+
+    page: DevicePage
+    left: int
+    """Devices that are left out."""
+
+
+class DeviceIndex:
+    """Content of the file in memory."""
+
+    def __init__(self, file: HubDeviceFile | None = None) -> None:
+        """Without a file it is empty. Raises CredentialsError."""
+        self.cursor = self.owner = ""
+        self.enabled: dict[str, bool] = {}
+        self.entries: dict[str, dict[str, bytes]] = {}
+        self.logins: dict[str, dict[str, str]] = {}
+        self.left: set[str] = set()
+        """Tenants with devices that did not fit."""
+        if file is not None:
+            self.cursor, self.owner, self.enabled, self.left = file.cursor(), file.owner(), file.tenants(), file.left()
+            for stored in file.devices():
+                self.entries.setdefault(stored.tenant, {})[stored.device] = stored.entry
+            for login in file.logins():
+                self.logins.setdefault(login.tenant, {})[login.auth_id] = login.device
+        self.count = sum(map(len, self.entries.values()))
+        self.bytes = sum(len(entry) for entries in self.entries.values() for entry in entries.values())
+
+    def remove(self, tenant: str, device: str) -> None:
+        """Remove a device, if it is there, without its user names."""
+        before = self.entries[tenant].pop(device, None)
+        if before is not None:
+            self.count -= 1
+            self.bytes -= len(before)
+
+    def put(self, stored: StoredDevice) -> None:
+        """Add or replace a device, without its user names."""
+        self.remove(stored.tenant, stored.device)
+        self.entries[stored.tenant][stored.device] = stored.entry
+        self.count += 1
+        self.bytes += len(stored.entry)
 
 
 class HubDevices:
-    """Devices in memory, and their file. `apply` may run in a thread; everything else on the loop's thread."""
+    """Devices in memory, and their file. `store` and `read` are for a thread; everything else for the loop's one."""
 
     def __init__(self, data: Path, rules: Iterable[AccessRule], hono_tenant: str | None = None) -> None:
         """`rules` of every device; `hono_tenant`: tenant of the Hono API. Raises CredentialsError."""
         self._rules = tuple(rules)
-        self._hono_tenant = hono_tenant
+        self._hono_tenant = hono_tenant or ""
         self._data = data
         self._file = HubDeviceFile.open(data) if (data / FILE).exists() else None
         """None before the first page."""
-        self._entries: dict[str, dict[str, bytes]] = {}
-        self._logins: dict[str, dict[str, str]] = {}
-        self.cursor = ""
-        """Cursor behind the last page."""
-        self._owner = ""
-        self._enabled: dict[str, bool] = {}
-        if self._file is not None:
-            try:
-                self._load(self._file)
-            except CredentialsError:
-                self._file.close()
-                raise
-        self._held = _Held(
-            sum(map(len, self._entries.values())),
-            sum(len(entry) for entries in self._entries.values() for entry in entries.values()),
-        )
+        try:
+            self._index = DeviceIndex(self._file)
+            if self._file is not None:
+                self._file.set_hono_tenant(self._hono_tenant)
+        except CredentialsError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -78,15 +111,33 @@ class HubDevices:
     @property
     def count(self) -> int:
         """Number of devices."""
-        return self._held.devices
+        return self._index.count
+
+    @property
+    def cursor(self) -> str:
+        """Cursor behind the last page."""
+        return self._index.cursor
+
+    @property
+    def shortage(self) -> str | None:
+        """Reason why some devices are left out; None if none is."""
+        if not self._index.left:
+            return None
+        most = f"{HUB_DEVICES_MAX} devices or {HUB_DEVICES_BYTES_MAX >> 20} MiB"
+        return f"some devices of the hub are left out: a gateway holds {most}; give it fewer"
+
+    @property
+    def wants_all(self) -> bool:
+        """True if devices were left out, and there is room again."""
+        return bool(self._index.left) and self._index.count < HUB_DEVICES_MAX
 
     # --- lookups ------------------------------------------------------------------------------------------------
 
     def login(self, username: str) -> CredentialUser | None:
         """Return the user of ``auth-id@tenant``, or of ``auth-id`` in the gateway's own tenant, with the passwords of
-        this name; None if there is none, or it is disabled."""
+        this name; None if it is unknown or disabled."""
         tenant, auth_id = self._split(username)
-        device = self._logins.get(tenant, {}).get(auth_id)
+        device = self._index.logins.get(tenant, {}).get(auth_id)
         entry = self._find(tenant, device) if device is not None else None
         if entry is None:
             return None
@@ -94,7 +145,7 @@ class HubDevices:
         return None if found is None else self._user(tenant, entry.device, [found])
 
     def user(self, identity: str) -> CredentialUser | None:
-        """Return the user with an identity, with all its passwords; None if there is none, or it is disabled."""
+        """Return the user with an identity, with all its passwords; None if it is unknown or disabled."""
         tenant, device = self._split(identity)
         entry = self._find(tenant, device)
         if entry is None or self.identity_of(tenant, device) != identity:
@@ -103,91 +154,88 @@ class HubDevices:
 
     def identity_of(self, tenant: str, device: str) -> str:
         """Return the identity of a device."""
-        return device if tenant == self._owner and tenant != self._hono_tenant else f"{device}@{tenant}"
+        return identity_of(tenant, device, self._index.owner, self._hono_tenant)
 
     # --- changes ------------------------------------------------------------------------------------------------
 
-    def check_room(self, page: DevicePage) -> None:
-        """Raise `HubDevicesFull` if a page has more than fits."""
-        held = self._room_after(page)
-        if held.devices > HUB_DEVICES_MAX:
-            raise HubDevicesFull(f"a gateway has {HUB_DEVICES_MAX} devices of a hub at most: give it fewer")
-        if held.bytes > HUB_DEVICES_BYTES_MAX:
-            raise HubDevicesFull(f"the devices have more than {HUB_DEVICES_BYTES_MAX >> 20} MiB: give it fewer")
+    def fit(self, page: DevicePage) -> FittedPage:
+        """Leave out new devices that do not fit. Removals and changes of known devices always count."""
+        index, entries = self._index, self._index.entries.get(page.devices_of, {})
+        sizes = {entry.device: len(msgspec.json.encode(entry)) for entry in page.entries}
+        added = sum(name not in entries for name in sizes)
+        if index.count + added <= HUB_DEVICES_MAX and index.bytes + sum(sizes.values()) <= HUB_DEVICES_BYTES_MAX:
+            return FittedPage(page, 0)
+        gone = {name for name in page.removed if name in entries}
+        if page.range is not None:
+            gone |= {name for name in entries if page.range.covers(name) and name not in sizes}
+        replaced = {name for name in sizes if name in entries}
+        count = index.count - len(gone)
+        size = index.bytes - sum(len(entries[name]) for name in gone | replaced) + sum(map(sizes.__getitem__, replaced))
+        kept = []
+        for entry in page.entries:
+            if entry.device not in replaced:
+                if count + 1 > HUB_DEVICES_MAX or size + sizes[entry.device] > HUB_DEVICES_BYTES_MAX:
+                    continue
+                count, size = count + 1, size + sizes[entry.device]
+            kept.append(entry)
+        return FittedPage(msgspec.structs.replace(page, entries=tuple(kept)), len(page.entries) - len(kept))
 
-    def store(self, page: DevicePage) -> AppliedPage:
+    def store(self, fitted: FittedPage) -> AppliedPage:
         """Write a page to the file; for a thread. Raises PageOutOfStep, CredentialsError."""
         if self._file is None:
             self._file = HubDeviceFile.open(self._data)
-        return self._file.apply(page)
+            self._file.set_hono_tenant(self._hono_tenant)
+        return self._file.apply(fitted.page, left=bool(fitted.left))
 
-    def take(self, page: DevicePage, applied: AppliedPage) -> DeviceNames:
-        """Use a page that is in the file; return whom it may have changed."""
+    def take(self, fitted: FittedPage, applied: AppliedPage) -> DeviceNames:
+        """Use a page that is in the file; return the devices that it may have changed. Decodes none."""
+        index, page = self._index, fitted.page
         tenant = page.devices_of
-        entries, logins = self._entries.setdefault(tenant, {}), self._logins.setdefault(tenant, {})
+        entries, logins = index.entries.setdefault(tenant, {}), index.logins.setdefault(tenant, {})
         changed = {*applied.removed, *(stored.device for stored in applied.entries)}
-        if self._owner != page.tenant or self._enabled.get(tenant) != page.enabled:
+        if index.owner != page.tenant or index.enabled.get(tenant) != page.enabled:
             changed |= entries.keys()
-        names = self._names(tenant, changed)
-        self._owner, self.cursor, self._enabled[tenant] = page.tenant, page.cursor, page.enabled
+        identities = {self.identity_of(tenant, device) for device in changed}
+        index.owner, index.cursor, index.enabled[tenant] = page.tenant, page.cursor, page.enabled
+        if fitted.left:
+            index.left.add(tenant)
+        elif page.range is not None and not page.range.after:
+            index.left.discard(tenant)
         for device in applied.removed:
-            self._forget(entries, logins, device)
+            index.remove(tenant, device)
+        users = {login.auth_id for login in applied.freed}
+        for login in applied.freed:
+            if logins.get(login.auth_id) == login.device:
+                del logins[login.auth_id]
         for stored, entry in zip(applied.entries, page.entries, strict=True):
-            self._forget(entries, logins, stored.device)
-            entries[stored.device] = stored.entry
-            self._held = _Held(self._held.devices + 1, self._held.bytes + len(stored.entry))
-            for login in entry.logins:
-                logins[login.auth_id] = stored.device
-        after = self._names(tenant, changed)
-        return DeviceNames(names.identities | after.identities, names.users | after.users)
+            index.put(stored)
+            logins.update(dict.fromkeys((account.auth_id for account in entry.logins), stored.device))
+            users.update(account.auth_id for account in entry.logins)
+        identities |= {self.identity_of(tenant, device) for device in changed}
+        return DeviceNames(identities, users | {f"{user}@{tenant}" for user in users})
+
+    def read(self) -> DeviceIndex:
+        """Read the file again, which is ahead of the memory; for a thread. Raises CredentialsError."""
+        return DeviceIndex(self._file)
+
+    def replace(self, index: DeviceIndex) -> DeviceNames:
+        """Use what `read` has returned; return all devices."""
+        identities = set[str]()
+        for each in (self._index, index):
+            self._index = each
+            identities |= {self.identity_of(tenant, name) for tenant, names in each.entries.items() for name in names}
+        return DeviceNames(identities, set())
 
     # --- inside -------------------------------------------------------------------------------------------------
-
-    def _load(self, file: HubDeviceFile) -> None:
-        self.cursor, self._owner, self._enabled = file.cursor(), file.owner(), file.tenants()
-        for stored in file.devices():
-            self._entries.setdefault(stored.tenant, {})[stored.device] = stored.entry
-        for login in file.logins():
-            self._logins.setdefault(login.tenant, {})[login.auth_id] = login.device
-
-    def _forget(self, entries: dict[str, bytes], logins: dict[str, str], device: str) -> None:
-        """Remove a device, and those of its user names that no other device has by now."""
-        before = entries.pop(device, None)
-        if before is None:
-            return
-        self._held = _Held(self._held.devices - 1, self._held.bytes - len(before))
-        for login in decode_entry(before).logins:
-            if logins.get(login.auth_id) == device:
-                del logins[login.auth_id]
-
-    def _names(self, tenant: str, devices: Iterable[str]) -> DeviceNames:
-        entries, found = self._entries.get(tenant, {}), DeviceNames(set(), set())
-        for device in devices:
-            found.identities.add(self.identity_of(tenant, device))
-            encoded = entries.get(device)
-            for login in decode_entry(encoded).logins if encoded is not None else ():
-                found.users.update((login.auth_id, f"{login.auth_id}@{tenant}"))
-        return found
-
-    def _room_after(self, page: DevicePage) -> _Held:
-        """Return the most that there can be after a page."""
-        entries = self._entries.get(page.devices_of, {})
-        gone = [entries[name] for name in page.removed if name in entries]
-        replaced = [entries[entry.device] for entry in page.entries if entry.device in entries]
-        added = sum(len(msgspec.json.encode(entry)) for entry in page.entries)
-        return _Held(
-            self._held.devices - len(gone) - len(replaced) + len(page.entries),
-            self._held.bytes - sum(map(len, (*gone, *replaced))) + added,
-        )
 
     def _split(self, name: str) -> tuple[str, str]:
         """Return the tenant and the name in it: neither the names nor the tenants have an ``@``."""
         before, at, tenant = name.rpartition("@")
-        return (tenant, before) if at else (self._owner, name)
+        return (tenant, before) if at else (self._index.owner, name)
 
     def _find(self, tenant: str, device: str) -> DeviceEntry | None:
-        encoded = self._entries.get(tenant, {}).get(device)
-        if encoded is None or not self._enabled.get(tenant, False):
+        encoded = self._index.entries.get(tenant, {}).get(device)
+        if encoded is None or not self._index.enabled.get(tenant, False):
             return None
         try:
             entry = decode_entry(encoded)
@@ -198,10 +246,9 @@ class HubDevices:
     def _user(self, tenant: str, device: str, logins: Iterable[DeviceAccount]) -> CredentialUser:
         found = tuple(logins)
         salted = next((login for login in found if login.salt), None)
-        name = self.identity_of(tenant, device)
         return CredentialUser(
-            name=name,
-            salt=salted.salt if salted is not None else hashlib.sha256(name.encode()).digest()[:SALT_BYTES],
+            name=self.identity_of(tenant, device),
+            salt=salted.salt if salted is not None else b"",
             iterations=salted.iterations if salted is not None else ITERATIONS,
             secrets=tuple(_secret(one) for each in found for one in each.secrets if one.function in HASH_FUNCTIONS),
             rules=self._rules,

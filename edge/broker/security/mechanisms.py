@@ -66,6 +66,7 @@ class _Scram:
         self._client = client
         self._server = scram.ScramServer()
         self._challenged = False
+        self._proven = VerifiedIdentity("")
 
     def step(self, data: bytes, answer: Next) -> None:
         server = self._server
@@ -76,6 +77,7 @@ class _Scram:
                 if self._gate.throttles(self._source, server.username, self._client):
                     answer(AuthenticationFailed(LoginVerdict.BUSY))
                 else:
+                    self._proven = self._gate.identify(server.username)  # of the same moment as its keys
                     answer(Challenge(server.challenge(self._gate.scram(server.username))))
                 return
             final = server.finish(data)
@@ -84,7 +86,7 @@ class _Scram:
             answer(AuthenticationFailed(LoginVerdict.REFUSED))
             return
         self._gate.succeeded(self._source, server.username)
-        answer(Authenticated(self._gate.identify(server.username), final))
+        answer(Authenticated(self._proven, final))
 
 
 class _Bearer:

@@ -266,3 +266,34 @@ def test_selectors_of_a_tenant_are_limited(site: DeviceChangeSite, monkeypatch: 
         site.add("more", selector="site=s3")
     site.place.execute("DELETE FROM device_targets WHERE target = 'ssite=s1'")  # as if its tombstones were dropped
     site.add("more", selector="site=s3")
+
+
+def test_a_position_within_dropped_removals_is_not_continued(site: DeviceChangeSite, gateway: PageGateway) -> None:
+    for number in range(6):
+        site.add(f"d{number}", "gw1")
+    gateway.fetch(site.changes)
+    assert site.devices.remove_some("acme") == 6  # of one revision
+    gateway.fetch(site.changes, most=1, rows=2)
+    assert site.upkeep.drop_tombstones(0) == 6
+    gateway.fetch(site.changes)
+    assert gateway.names() == []
+
+
+def test_the_last_hub_that_claims_counts(site: DeviceChangeSite) -> None:
+    site.add("pump", "gw1")
+    site.place.execute("UPDATE device_tenants SET last_revision = last_revision + 1")
+    first = site.database.transaction(lambda tx: targets._claim_changes(tx, "acme", "first"))
+    site.place.execute("UPDATE device_tenants SET last_revision = last_revision + 1")  # after the first has passed
+    second = site.database.transaction(lambda tx: targets._claim_changes(tx, "acme", "second"))
+    assert (first, second) == (1, 2)
+    site.database.transaction(lambda tx: targets._raise_tracked(tx, "acme", first, "first"))
+    assert site.upkeep.untracked() == ["acme"]
+    site.database.transaction(lambda tx: targets._raise_tracked(tx, "acme", second, "second"))
+    assert site.upkeep.untracked() == []
+
+
+def test_upkeep_stops_between_transactions(site: DeviceChangeSite) -> None:
+    site.add("pump", "gw1")
+    site.place.execute("UPDATE device_tenants SET tracked_revision = NULL")
+    assert TargetUpkeep(site.database, lambda: True).track_tenant("acme") == 0
+    assert site.upkeep.untracked() == ["acme"]

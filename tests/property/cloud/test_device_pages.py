@@ -24,7 +24,7 @@ from cloud.hub.registry.devices import CredentialRow, NewDeviceRow, RegisteredDe
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from edge.broker.security.hub_device_file import PageOutOfStep
-from edge.broker.security.hub_devices import HubDevices
+from edge.broker.security.hub_devices import FittedPage, HubDevices
 
 OWNER: Final = "acme"
 TENANTS: Final = ("acme", "plant")
@@ -62,8 +62,8 @@ class PagedGateway:
         return None if found.changes is None else make_page((OWNER, self.name), found.changes, self.held).page
 
     def store(self, page: DevicePage) -> None:
-        self.devices.check_room(page)
-        self.devices.take(page, self.devices.store(page))
+        fitted = self.devices.fit(page)
+        self.devices.take(fitted, self.devices.store(fitted))
         self.held, self.cursor = page.cursor, read_cursor(page.cursor, REGISTRY)
 
     def restart(self) -> None:
@@ -173,7 +173,7 @@ class DeviceTravel(RuleBasedStateMachine):
         found = self.gateways[gateway]
         page = found.next_page(self.changes)
         if page is not None:
-            found.devices.store(page)
+            found.devices.store(FittedPage(page, 0))
         found.restart()
 
     @rule(gateway=gateways)
@@ -184,7 +184,7 @@ class DeviceTravel(RuleBasedStateMachine):
         if page is not None:
             found.store(page)
             with pytest.raises(PageOutOfStep) as refused:
-                found.devices.store(page)
+                found.devices.store(FittedPage(page, 0))
             assert refused.value.cursor == page.cursor
 
     @rule(gateway=gateways)

@@ -32,7 +32,7 @@ from edge.broker.security import hub_devices
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.credentials import CredentialsError, CredentialSnapshot, new_user, with_secret
 from edge.broker.security.hub_device_file import FILE, HubDeviceFile, PageOutOfStep
-from edge.broker.security.hub_devices import HubDevices, HubDevicesFull
+from edge.broker.security.hub_devices import FittedPage, HubDevices
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sasl_credentials import SaslCredentials
 
@@ -83,8 +83,7 @@ class HubSide:
         )
 
     def send(self, *entries: DeviceEntry, tenant: str = "acme", **more: Any) -> None:
-        page = self.page(*entries, tenant=tenant, **more)
-        self.devices.check_room(page)
+        page = self.devices.fit(self.page(*entries, tenant=tenant, **more))
         names = self.devices.take(page, self.devices.store(page))
         self.gate.update_devices(names.identities, names.users)
 
@@ -179,8 +178,8 @@ class TestPasswords:
         hashed = base64.b64encode(digest).decode()
         hub.send(device("pump", DeviceSecretHash(id="a", function=function, hashed=hashed, salt=b"salt")))
         assert [hub.log_in("pump", each) for each in (PASSWORD, "other")] == ["pump", None]
-        assert list(hub.gate.scram("pump").keys) == []
-        assert hub.gate.scram("pump").salt
+        assert hub.gate.scram("pump") == hub.gate.scram("pump")
+        assert (list(hub.gate.scram("pump").keys), bool(hub.gate.scram("pump").salt)) == ([], True)
 
     def test_an_unknown_function_is_ignored(self, hub: HubSide) -> None:
         hub.send(device("pump", DeviceSecretHash(id="a", function="later", hashed="x")))
@@ -237,11 +236,20 @@ class TestFile:
         assert self.names(HubDevices(hub.data, [RULE]), ["x", "y"]) == ["b", "a"]
 
     def test_a_page_applies_once(self, hub: HubSide) -> None:
-        page = hub.page(device("a", secret()))
-        hub.devices.take(page, hub.devices.store(page))
+        fitted = FittedPage(hub.page(device("a", secret())), 0)
+        hub.devices.take(fitted, hub.devices.store(fitted))
         with pytest.raises(PageOutOfStep) as refused:
-            hub.devices.store(page)
-        assert refused.value.cursor == page.cursor
+            hub.devices.store(fitted)
+        assert refused.value.cursor == fitted.page.cursor
+
+    def test_a_file_that_is_ahead_of_the_memory_is_read_again(self, hub: HubSide) -> None:
+        hub.send(device("a", secret()))
+        hub.connect("a")
+        hub.devices.store(FittedPage(hub.page(device("b", secret()), removed=("a",)), 0))  # and its end was not seen
+        assert self.names(hub.devices, ["a", "b"]) == ["a", None]
+        names = hub.devices.replace(hub.devices.read())
+        hub.gate.update_devices(names.identities, names.users)
+        assert (self.names(hub.devices, ["a", "b"]), hub.ended) == ([None, "b"], ["a: CHANGED"])
 
     def test_a_failed_transaction_changes_nothing(self, hub: HubSide, monkeypatch: pytest.MonkeyPatch) -> None:
         hub.send(device("a", secret()))
@@ -251,7 +259,7 @@ class TestFile:
 
         monkeypatch.setattr(HubDeviceFile, "_put", fail)
         with pytest.raises(CredentialsError):
-            hub.devices.store(hub.page(device("b", secret()), range=DeviceRange("", None)))
+            hub.devices.store(FittedPage(hub.page(device("b", secret()), range=DeviceRange("", None)), 0))
         assert self.names(HubDevices(hub.data, []), ["a", "b"]) == ["a", None]
 
     def test_there_is_no_file_before_the_first_page(self, hub: HubSide) -> None:
@@ -272,20 +280,35 @@ class TestFile:
 class TestLimits:
     """Bounds of what a gateway holds and reads."""
 
-    def test_devices_are_limited(self, hub: HubSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(self, hub: HubSide) -> list[str]:
+        return [name for name in "abcdef" if hub.devices.user(name) is not None]
+
+    def test_a_full_gateway_leaves_out_new_devices_only(self, hub: HubSide, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hub_devices, "HUB_DEVICES_MAX", 2)
         hub.send(device("a"), device("b"))
-        with pytest.raises(HubDevicesFull):
-            hub.send(device("c"))
-        hub.send(device("b", secret()))
-        hub.send(device("c"), removed=("a",))
-        assert hub.devices.count == 2
+        hub.connect("b")
+        hub.send(device("b", enabled=False), device("c"))
+        assert (self.held(hub), hub.ended, hub.devices.count) == (["a"], ["b: CHANGED"], 2)
+        assert HubDevices(hub.data, []).shortage is not None
+        assert not hub.devices.wants_all
+        hub.send(device("d"), removed=("a",))
+        assert self.held(hub) == ["d"]
+        hub.send(removed=("b",))
+        assert hub.devices.wants_all  # and gets all again over its next link
+        hub.send(device("c"), device("d"), range=DeviceRange("", None))
+        assert (self.held(hub), hub.devices.shortage) == (["c", "d"], None)
+
+    def test_a_snapshot_of_other_devices_fits(self, hub: HubSide, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hub_devices, "HUB_DEVICES_MAX", 3)
+        hub.send(device("a"), device("b"), device("c"))
+        hub.send(device("d"), device("e"), device("f"), range=DeviceRange("", None))
+        assert (self.held(hub), hub.devices.shortage) == (["d", "e", "f"], None)
 
     def test_bytes_are_limited(self, hub: HubSide, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hub_devices, "HUB_DEVICES_BYTES_MAX", 500)
         hub.send(device("a", secret()))
-        with pytest.raises(HubDevicesFull):
-            hub.send(device("b", secret()))
+        hub.send(device("b", secret()))
+        assert (self.held(hub), hub.devices.count) == (["a"], 1)
 
     def test_pages_that_cannot_be_read(self) -> None:
         good = {"tenant": "t", "gateway": "g", "base": "", "cursor": "c", "devices_of": "t"}

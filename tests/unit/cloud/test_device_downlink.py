@@ -13,10 +13,11 @@ import pytest
 import sqlalchemy as sa
 
 from bridge import plain
-from bridge.device_pages import CURSOR, DevicePage, out_of_step, read_page, read_signed, to_sign
+from bridge.device_pages import CURSOR, RESTART, DevicePage, out_of_step, read_page, read_signed, to_sign
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.devices import downlink
 from cloud.hub.devices.downlink import DeviceDownlink
+from cloud.hub.devices.pages import read_cursor
 from cloud.hub.registry.device_tenants import DeviceTenants, TenantChange
 from cloud.hub.registry.devices import NewDeviceRow, RegisteredDevices, TenantLimits
 from cloud.hub.registry.location import sqlite_url
@@ -29,10 +30,9 @@ WAIT_S = 30.0
 class FakeLine:
     """Link of a gateway, which keeps what is sent."""
 
-    gateway = ("acme", "gw1")
-
-    def __init__(self, cursor: str = "") -> None:
-        self.properties = {CURSOR: cursor} if cursor else {}
+    def __init__(self, cursor: str = "", gateway: str = "gw1", **more: str) -> None:
+        self.gateway = ("acme", gateway)
+        self.properties = {**({CURSOR: cursor} if cursor else {}), **more}
         self.credit = 1
         self.sent: asyncio.Queue[tuple[int, DevicePage]] = asyncio.Queue()
 
@@ -61,9 +61,9 @@ class DownlinkSite:
                 DeviceTenants(database).put(TenantChange("acme", "{}", (), NOW, "ann"), "acme", 9, lambda _: None)
             change(RegisteredDevices(database))
 
-    def add(self, device: str) -> None:
+    def add(self, device: str, gateway: str = "gw1") -> None:
         self.now_us += 1
-        document = json.dumps({"ext": {"waypost": {"gateways": ["gw1"]}}})
+        document = json.dumps({"ext": {"waypost": {"gateways": [gateway]}}})
         row = NewDeviceRow("acme", device, document, [], self.now_us, "ann")
         self.work(lambda devices: devices.add(row, TenantLimits(None, lambda _: 99)))
 
@@ -72,8 +72,8 @@ class DownlinkSite:
         self.downlink.settled(line, tag, outcome, why)  # type: ignore[arg-type]
         self.downlink.ready(line)  # type: ignore[arg-type]
 
-    def attach(self, cursor: str = "") -> FakeLine:
-        line = FakeLine(cursor)
+    def attach(self, cursor: str = "", gateway: str = "gw1", **more: str) -> FakeLine:
+        line = FakeLine(cursor, gateway, **more)
         self.downlink.ready(line)  # type: ignore[arg-type]
         return line
 
@@ -170,3 +170,74 @@ def test_the_cursor_of_another_registry_begins_again(run: Callable[[Scenario], N
         assert ([each.device for each in page.entries], page.range is not None) == (["a"], True)
 
     run(scenario)
+
+
+def test_one_gateway_that_fails_does_not_stop_others(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = downlink.make_page
+
+    def make(key: tuple[str, str], *rest: Any) -> Any:
+        if key[1] == "gw1":
+            raise ValueError("a damaged row")
+        return made(key, *rest)
+
+    monkeypatch.setattr(downlink, "make_page", make)
+
+    async def scenario(site: DownlinkSite) -> None:
+        site.add("a")
+        site.add("b", "gw2")
+        site.attach()
+        _, page = await site.attach(gateway="gw2").page()
+        assert [each.device for each in page.entries] == ["b"]
+        assert list(site.downlink.refused) == [("acme", "gw1")]
+
+    run(scenario)
+
+
+def test_a_document_that_cannot_be_read_is_refused_alone(run: Callable[[Scenario], None]) -> None:
+    async def scenario(site: DownlinkSite) -> None:
+        for name in ("a", "b"):
+            site.add(name)
+        engine = sa.create_engine(site.url)
+        with engine.begin() as tx:
+            tx.execute(sa.text("UPDATE devices SET document = '{' WHERE device = 'a'"))
+        engine.dispose()
+        _, page = await site.attach().page()
+        assert [(each.device, each.enabled) for each in page.entries] == [("a", False), ("b", True)]
+
+    run(scenario)
+
+
+def test_a_gateway_that_is_always_out_of_step_rests(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downlink, "REFUSED_REST_S", 3_600.0)
+
+    async def scenario(site: DownlinkSite) -> None:
+        site.add("a")
+        line = site.attach()
+        for _ in range(2):
+            tag, _ = await line.page()
+            site.answer(line, tag, ForwardOutcome.REJECTED, out_of_step("?"))
+        site.add("b", "gw2")
+        await site.attach(gateway="gw2").page()
+        assert line.sent.empty()
+
+    run(scenario)
+
+
+def test_a_gateway_that_wants_all_gets_all(run: Callable[[Scenario], None]) -> None:
+    async def scenario(site: DownlinkSite) -> None:
+        site.add("a")
+        _, first = await site.attach().page()
+        _, again = await site.attach(first.cursor, **{RESTART: "1"}).page()
+        assert ([each.device for each in again.entries], again.range is not None) == (["a"], True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("position", ['[1,"\\u0000"]', '[1,null,"a b"]'])
+def test_positions_are_names_of_devices(position: str) -> None:
+    cursor = read_cursor(f'{{"registry":"r","tenants":{{"acme":{position}}}}}', "r")
+    assert cursor.tenants["acme"].revision == 0
