@@ -58,9 +58,12 @@ def _read_folder(path: Path) -> SpoolFile:
         return _read_segments(path)
     slots: dict[int, StoredSlot] = {}
     following = int((path / "next").read_text() or 0) if (path / "next").exists() else 0
-    for file in path.glob("[0-9]*.json"):
-        with contextlib.suppress(FileNotFoundError):  # acknowledged meanwhile
-            slots[int(file.stem)] = StoredSlot(int(file.stem), 0, file.read_bytes())
+    for file in (*path.glob(".[0-9]*.new"), *path.glob("[0-9]*.json")):
+        number = int(file.stem.lstrip("."))
+        if number >= following:
+            continue  # after a kill its number is given again; one below `next` only lacks its name
+        with contextlib.suppress(FileNotFoundError):  # acknowledged, or named, meanwhile
+            slots[number] = StoredSlot(number, 0, file.read_bytes())
     return SpoolFile(0, slots, following, min(slots, default=following))
 
 
