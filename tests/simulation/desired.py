@@ -23,7 +23,7 @@ from bridge.desired import DesiredError, DesiredReport, SignedDesired, VerifiedD
 from cloud.hub.desired import service
 from cloud.hub.desired.making import ConfigurationTables
 from cloud.hub.desired.service import DesiredConfigurations, make_signer
-from cloud.hub.enrolment.authority import Authority
+from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.groups import Key
 from cloud.hub.registry.configurations import (
     ConfigurationOffer,
@@ -147,14 +147,17 @@ def _content(tx: sa.Connection, version: int) -> str | None:
     return cast("str | None", tx.execute(query, {"version": version}).scalar())
 
 
-class SimulatedAuthority:
-    """Signs documents that the gateway of this world trusts."""
+class SimulatedAuthority(OwnAuthority):
+    """Signs documents that the gateway of this world trusts. The same in each process, unlike a generated key."""
+
+    def __init__(self) -> None:
+        """Make one without a certificate."""
 
     def sign(self, statement: bytes) -> bytes:
         return hashlib.sha256(b"authority" + statement).digest()
 
 
-AUTHORITY: Final = cast(Authority, SimulatedAuthority())
+AUTHORITY: Final = SimulatedAuthority()
 
 
 def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
