@@ -470,13 +470,14 @@ class HubServer:
         self._notices.start()
 
     async def _close_services(self) -> None:
-        """Close what `_open_services` has opened."""
-        await self._notices.stop()
+        """Close what `_open_services` has opened, each also after an error of another one."""
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
-        for part in (self._artefacts, self._problems, self._events, *parts, *services):
-            if part is not None:
-                await part.close()
+        async with contextlib.AsyncExitStack() as ends:
+            for part in reversed((self._artefacts, self._problems, self._events, *parts, *services)):
+                if part is not None:
+                    ends.push_async_callback(part.close)
+            ends.push_async_callback(self._notices.stop)
 
     def _make_application(self, access: HttpAccess) -> Starlette:
         """Make the application that answers over HTTP."""

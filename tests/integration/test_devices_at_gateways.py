@@ -20,7 +20,7 @@ from tests.support.operator import HubOperator
 from tests.support.paho_client import PahoClient
 from tests.support.processes import Waypost, wait_until
 
-SOON_S = 30.0
+SOON_S = 60.0
 PASSWORD = "a-good-password"
 
 

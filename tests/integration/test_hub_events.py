@@ -48,10 +48,10 @@ def test_stream_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
         ], "nothing is left out, and nothing comes again"
         with stream(server.port("http"), "?type=gateway", last=10**15) as answer:
             assert [each[1] for each in read_messages(answer, "gap")] == ["gap"]
-        page = document(server, f"{EVENTS}?gateway=hall&limit=1&after=0")
+        page = document(server, f"{EVENTS}?type=gateway&gateway=hall&limit=1&after=0")
         assert [each["type"] for each in page["events"]] == ["gateway.connected"]
         assert (page["more"], page["missed_to"]) == (True, None)
-        rest = document(server, f"{EVENTS}?gateway=hall&after={page['next']}")
+        rest = document(server, f"{EVENTS}?type=gateway&gateway=hall&after={page['next']}")
         assert [each["type"] for each in rest["events"]] == ["gateway.disconnected"]
         printed = run_waypost("events", "--data", str(server.data), "--gateway", "door", "--after", "0")
         assert re.findall(r"gateway\.\w+ +door", printed.stdout), printed

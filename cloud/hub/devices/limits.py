@@ -67,3 +67,6 @@ UPKEEP_INTERVAL_S: Final = 600.0
 
 WAITING_MAX: Final = 200
 """Requests that wait for the registry at one hub, of reading and of changing ones each; more are told to try again."""
+
+UNSENT_INTERVAL_S: Final = 60.0
+"""Time between two looks for devices that a hub without its authority's key cannot send: one row of an index."""

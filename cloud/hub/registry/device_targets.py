@@ -36,6 +36,9 @@ TOMBSTONES_MAX: Final = 100_000
 TRACKED_AT_ONCE: Final = min(500, PARAMETERS_MAX)
 """Devices that one transaction catches up with, or tombstones that it drops."""
 
+REVISIONS_JUMP: Final = 1_000_000_000
+"""Revisions that are left out in an older copy when the clock is behind: more than changes since the copy was made."""
+
 GATEWAY: Final = "g"
 """First letter of a target that is the name of a gateway."""
 SELECTOR: Final = "s"
@@ -266,3 +269,26 @@ def _drop_some(tx: sa.Connection, tenant: str, most: int) -> int:
     mine = device_tenants.c.tenant == tenant
     tx.execute(device_tenants.update().where(mine).values(dropped_revision=revisions[-1]))
     return int(count)
+
+
+def has_targets(tx: sa.Connection) -> bool:
+    """Return whether a device names or selects a gateway."""
+    query = sa.select(device_targets.c.device).where(device_targets.c.present).limit(1)
+    return tx.execute(query).first() is not None
+
+
+def restart_gateways(tx: sa.Connection, now_us: int) -> None:
+    """Let every gateway get all its devices again, in a registry that is an older copy.
+
+    The original may have given the revisions after those of the copy to other changes, and gateways know them.
+    Revisions begin with the time in microseconds, so those after `now_us` are new. The difference of `last_revision`
+    and `tracked_revision` counts changes by older programs, and stays.
+    """
+    columns = device_tenants.c
+    further = sa.case(
+        (columns.last_revision < now_us, sa.literal(now_us, sa.BigInteger)),
+        else_=columns.last_revision + REVISIONS_JUMP,
+    )
+    tracked = columns.tracked_revision + (further - columns.last_revision)
+    values = {"last_revision": further, "tracked_revision": tracked, "dropped_revision": further}
+    tx.execute(device_tenants.update().values(values))

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.events import skip_numbers
+from cloud.hub.registry.device_targets import restart_gateways
+from cloud.hub.registry.events import skip_numbers, utc_us
 from cloud.hub.registry.faults import RegistryForeign, RegistryRefused, RegistryTooNew
 from cloud.hub.registry.schema import (
     SCHEMA_VERSION,
@@ -119,6 +120,7 @@ def write_registry(
         if wrong:
             raise RegistryRefused(f"table {wrong[0]} has {counts[wrong[0]]} rows after {sent[wrong[0]]} were written")
         skip_numbers(tx)
+        restart_gateways(tx, utc_us())
         database.dialect.continue_numbers(tx, metadata.sorted_tables)
         return counts
 

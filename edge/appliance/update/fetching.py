@@ -114,6 +114,8 @@ class BundleDownload:
         """System for which the client of the server was made."""
         self._way = 0
         """Place of the URL in use among those of the wanted system."""
+        self._without_index: set[str] = set()
+        """URLs that do not have the index of the wanted bundle."""
         self._planned: tuple[str, CopyPlan] | None = None
         """SHA-256 of the bundle, and its plan: reading the system again after each break would take long."""
         self._fetched = files.fetched()
@@ -152,6 +154,7 @@ class BundleDownload:
                 if path not in own:
                     path.unlink()
         self._fetched = DownloadProgress(sha256=wanted.sha256)
+        self._without_index.clear()
         self._note()
 
     def _whole(self, wanted: WantedSystem) -> None:
@@ -290,6 +293,13 @@ class BundleDownload:
         self._note(index_failures=failures)
         return IndexRefused() if failures >= INDEX_ATTEMPTS_MAX else DownloadFailed(why)
 
+    def _missing_index(self, wanted: WantedSystem) -> Exception:
+        """Return the exception for a server without the index. A hub may lack the whole bundle, so each is asked."""
+        self._without_index.add(self._url(wanted))
+        if wanted.tls is None or self._without_index.issuperset(wanted.urls):
+            return IndexRefused()
+        return DownloadFailed(f"{self._url(wanted)} does not have the bundle: the next hub is asked")
+
     def _fetch_index(self, wanted: WantedSystem, pacer: Pacer, file: Path) -> None:
         """Fetch the index, from where it was interrupted. Raises as `_index`."""
         part = self._files.index_part(wanted)
@@ -309,7 +319,7 @@ class BundleDownload:
                     and refused.status not in _PASSING
                     and not have
                 ):
-                    raise IndexRefused from None
+                    raise self._missing_index(wanted) from None
                 if wanted.tls is not None and refused.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
                     raise  # the hub is busy, and says when to ask again: the index is as good as before
                 raise self._failed_index(str(refused)) from None

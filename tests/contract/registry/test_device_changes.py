@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import sqlalchemy as sa
 
 from cloud.hub.registry import device_targets as targets
-from cloud.hub.registry import labels
+from cloud.hub.registry import labels, schema
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_changes import DeviceChanges
 from cloud.hub.registry.device_targets import SelectorsFull, TargetUpkeep
@@ -297,3 +298,42 @@ def test_upkeep_stops_between_transactions(site: DeviceChangeSite) -> None:
     site.place.execute("UPDATE device_tenants SET tracked_revision = NULL")
     assert TargetUpkeep(site.database, lambda: True).track_tenant("acme") == 0
     assert site.upkeep.untracked() == ["acme"]
+
+
+COPIED = (
+    schema.device_tenants,
+    schema.devices,
+    schema.device_credentials,
+    schema.device_targets,
+    schema.device_selectors,
+)
+
+
+@pytest.mark.parametrize("now_us", [0, 2 * NOW])
+def test_an_older_copy_sends_everything_again(site: DeviceChangeSite, gateway: PageGateway, now_us: int) -> None:
+    """Its next changes have revisions that the gateway knows for others."""
+    site.add("pump", "gw1")
+    site.add("stolen", "gw1")
+    copy = site.database.transaction(
+        lambda tx: {table: tx.execute(table.select()).mappings().all() for table in COPIED}
+    )
+    for number in range(5):
+        site.rotate("pump", f"w{number}")
+    gateway.fetch(site.changes)
+
+    def restore(tx: sa.Connection) -> None:
+        for table, rows in copy.items():
+            tx.execute(table.delete())
+            if rows:
+                tx.execute(table.insert(), [dict(each) for each in rows])
+        targets.restart_gateways(tx, now_us)
+
+    site.database.transaction(restore)
+    site.remove("stolen")
+    site.rotate("pump", "new")
+    assert gateway.fetch(site.changes) > 0
+    assert gateway.names() == ["pump"]
+    assert gateway.fetch(site.changes) == 0
+    site.add("fan", "gw1")
+    assert gateway.fetch(site.changes) == 1
+    assert gateway.names() == ["fan", "pump"]

@@ -114,6 +114,18 @@ def test_busy_hub_does_not_spoil_the_index(tmp_path: Path) -> None:
         assert len(server.index_asked) == INDEX_ATTEMPTS_MAX + 2, "until the hub says that there is none"
 
 
+def test_hub_without_the_bundle_does_not_end_the_index(tmp_path: Path) -> None:
+    """The first hub has neither bundle nor index: the next one is asked for both. Only when none has it, all of the
+    bundle is fetched."""
+    files = WantedFiles(tmp_path / "data")
+    with FileServer(CONTENT) as without, FileServer(CONTENT) as server:
+        server.index_status = [503]
+        want(files, without.url, server.url, tls=TlsFiles())
+        assert BundleDownload(files, clock=Clock(), system=tmp_path).run() is not None
+        assert (len(without.index_asked), len(without.asked)) == (2, 0), "again after the other hub was busy"
+        assert (len(server.index_asked), len(server.asked)) == (2, 1)
+
+
 def test_unreadable_certificate_is_named(tmp_path: Path) -> None:
     files = WantedFiles(tmp_path)
     missing = str(tmp_path / "identity.pem")
