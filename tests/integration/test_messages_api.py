@@ -127,7 +127,7 @@ def test_wrong_requests_are_refused(gateway: Waypost) -> None:
 
 def test_followed_messages_come_and_the_others_are_counted(gateway: Waypost) -> None:
     with following(gateway, "live/#") as answer:
-        events = read_events(answer)
+        events = ((event.name, event.data) for event in read_events(answer))
         wait_until(
             lambda: publish(gateway, {"address": "live/a", "body": "first"}).document["subscribers"],
             timeout_s=10,
