@@ -186,7 +186,7 @@ def test_rows_of_hubs_that_stopped_long_ago_are_deleted(registry_of_hubs: Hubs, 
     registry_of_hubs.write(record)
     for number, state in enumerate((HubState.STOPPED, HubState.GONE, HubState.STOPPED, HubState.DRAINING)):
         place.execute(
-            "INSERT INTO hubs VALUES (:id, 'b', '1', :state, 1, :seen, 0)",
+            "INSERT INTO hubs VALUES (:id, 'b', '1', :state, 1, :seen, 0, NULL)",
             id=f"{number:032}", state=state.value, seen=10 + number,
         )  # fmt: skip
     assert registry_of_hubs.clean_up(13, 2) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 from starlette.applications import Starlette
 
 from cloud.hub.audit_trail import AuditTrail, HubAudit
+from cloud.hub.bundles.folder import BundleFolder
 from cloud.hub.desired import http as tested
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.registry.audit import AuditEntry
@@ -31,7 +33,7 @@ class Rollouts:
 
 @pytest.mark.parametrize(("identifier", "status", "tenant"), [("r1", 200, "south"), ("r2", 404, "default")])
 def test_a_step_is_in_the_audit_of_the_rollouts_tenant(
-    monkeypatch: pytest.MonkeyPatch, identifier: str, status: int, tenant: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, identifier: str, status: int, tenant: str
 ) -> None:
     lines: list[AuditEntry] = []
 
@@ -44,7 +46,7 @@ def test_a_step_is_in_the_audit_of_the_rollouts_tenant(
     monkeypatch.setattr(tested, "rollout_row", lambda found, _members: {"tenant": found.tenant})
     desired = cast(DesiredConfigurations, SimpleNamespace(ask=run, now_us=lambda: 1))
     access, audit = HttpAccess(), cast(HubAudit, SimpleNamespace(record=record, now_us=lambda: 1))
-    app = AuditTrail(Starlette(routes=tested.routes(desired, access)), audit, access)
+    app = AuditTrail(Starlette(routes=tested.routes(desired, access, BundleFolder(tmp_path))), audit, access)
     path, sent = f"/api/v1/rollouts/{identifier}/pause", []
     scope = {
         "type": "http", "method": "POST", "path": path, "query_string": b"tenant=other", "headers": [],
