@@ -502,16 +502,19 @@ from edge.appliance.main import run
 from images.flashing import cards, writing
 
 image, certificate, target = sys.argv[1:]
-noticed, real_write, real_wait = threading.Event(), writing.CardTarget.write, cards.wait
+noticed, waiting = threading.Event(), threading.Event()
+real_write, real_wait = writing.CardTarget.write, cards.wait
 
 def write(self, at, content):
     real_write(self, at, content)
     if at > 35 << 20 and not noticed.is_set():
+        waiting.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
         noticed.wait(60)
 
 def wait(begun):
     try:
+        waiting.set()
         return real_wait(begun)
     except KeyboardInterrupt:
         noticed.set()
