@@ -221,6 +221,18 @@ class CredentialStore(Protocol):
         ...
 
 
+def connect_private(path: Path) -> sqlite3.Connection:
+    """Open or create a database that only its owner reads, with its folder. Raises CredentialsError."""
+    try:
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        path.touch(mode=FILE_MODE)
+        return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    except OSError as why:
+        raise CredentialsError(f"cannot open {path}: {why.strerror}; check owner, mode and medium") from why
+    except sqlite3.Error as why:
+        raise CredentialsError(f"cannot open {path}: {why}") from why
+
+
 class CredentialFile:
     """The credential file. Calls block for a few milliseconds; use it from one thread at a time."""
 
@@ -233,23 +245,15 @@ class CredentialFile:
     def open(cls, data: Path) -> Self:
         """Open or create the file in a data directory. Raises CredentialsError."""
         path = data / FILE
-        try:
-            data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            path.touch(mode=FILE_MODE)
-            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        except OSError as why:
-            raise CredentialsError(f"cannot open {path}: {why.strerror}; check owner, mode and medium") from why
-        except sqlite3.Error as why:
-            raise CredentialsError(f"cannot open {path}: {why}") from why
-        opened = cls(connection, path)
+        opened = cls(connect_private(path), path)
         try:
             opened._prepare()
         except sqlite3.DatabaseError as why:
-            connection.close()
+            opened.close()
             kind = CredentialsError if isinstance(why, sqlite3.OperationalError) else CredentialsDamaged
             raise kind(f"{path}: {why}") from why
         except (CredentialsError, sqlite3.Error) as why:
-            connection.close()
+            opened.close()
             raise CredentialsError(f"{path}: {why}") from why
         return opened
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import msgspec
 
 from bridge.device_pages import DeviceEntry, DevicePage, digest_of
-from edge.broker.security.credentials import BUSY_S, FILE_MODE, FOLDER_MODE, CredentialsError, CredentialsUnavailable
+from edge.broker.security.credentials import CredentialsError, CredentialsUnavailable, connect_private
 
 T = TypeVar("T")
 
@@ -82,24 +82,16 @@ class HubDeviceFile:
     def open(cls, data: Path) -> Self:
         """Open or create the file in a data directory. Raises CredentialsError."""
         path = data / FILE
-        try:
-            data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            path.touch(mode=FILE_MODE)
-            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        except OSError as why:
-            raise CredentialsError(f"cannot open {path}: {why.strerror}; check owner, mode and medium") from why
-        except sqlite3.Error as why:
-            raise CredentialsError(f"cannot open {path}: {why}") from why
-        opened = cls(connection, path)
+        opened = cls(connect_private(path), path)
         try:
             opened._prepare()
         except sqlite3.Error as why:
-            connection.close()
+            opened.close()
             raise CredentialsError(
                 f"{path}: {why}; stop the gateway and remove the file: the hub sends its devices again"
             ) from why
         except CredentialsError:
-            connection.close()
+            opened.close()
             raise
         return opened
 
