@@ -16,8 +16,9 @@ from bridge.topic_filter import filter_fault
 from edge.appliance.importing.artemis_addresses import ANY_LEVEL, WildcardSyntax, by_precision
 from edge.appliance.importing.artemis_file import PropertyLine, XmlElement, read_properties
 from edge.appliance.importing.report import ImportNote, ImportOutcome
+from edge.appliance.importing.rules import rules_of
 from edge.broker.model.topics import covers, overlaps
-from edge.broker.security.limits import RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
+from edge.broker.security.limits import USERNAME_CHARACTERS_MAX
 from edge.broker.security.password_hashes import parse_hash
 
 USERS_FILE: Final = "artemis-users.properties"
@@ -180,8 +181,7 @@ def _user_spec(user: ArtemisUser, rights: Sequence[RoleRight]) -> dict[str, Any]
 
 
 def _authorization(rights: Sequence[RoleRight]) -> Iterator[dict[str, Any]]:
-    """Yield rules: those with the same operation together, each with as many addresses as a rule may have."""
+    """Yield rules: those with the same operation together."""
     for operation in OPERATIONS.values():
-        wanted = list(dict.fromkeys(a for each in rights if each.operation == operation for a in each.addresses))
-        for first in range(0, len(wanted), RULES_PER_USER_MAX):
-            yield {"addresses": wanted[first : first + RULES_PER_USER_MAX], "operations": [operation]}
+        found = (address for each in rights if each.operation == operation for address in each.addresses)
+        yield from rules_of(found, [operation])

@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 from bridge.topic_filter import filter_fault
 from edge.appliance.importing.mosquitto_file import Setting, read_lines
 from edge.appliance.importing.report import ImportNote, ImportOutcome
+from edge.appliance.importing.rules import rules_of
 from edge.broker.model.authorization import EVERYTHING
 from edge.broker.model.topics import overlaps
-from edge.broker.security.limits import RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
+from edge.broker.security.limits import USERNAME_CHARACTERS_MAX
 from edge.broker.security.password_hashes import parse_hash
 from edge.configuration.resource_names import ResourceNames
 
@@ -168,12 +169,9 @@ def _any_name(topic: str) -> str:
 
 
 def _authorization(lines: Iterable[AclLine]) -> Iterator[dict[str, Any]]:
-    """Yield rules: those with the same operations together, each with as many addresses as a rule may have."""
+    """Yield rules: those with the same operations together."""
     topics: dict[str, list[str]] = {}
     for each in lines:
         topics.setdefault(each.access, []).append(each.topic)
     for access, found in topics.items():
-        wanted = list(dict.fromkeys(found))
-        for first in range(0, len(wanted), RULES_PER_USER_MAX):
-            addresses = wanted[first : first + RULES_PER_USER_MAX]
-            yield {"addresses": addresses, "operations": list(OPERATIONS[access])}
+        yield from rules_of(found, OPERATIONS[access])
