@@ -27,9 +27,8 @@ import sqlalchemy as sa
 from cloud.hub.limits import REPAIRED_AT_ONCE
 from cloud.hub.registry.commit_states import FORGOTTEN, NUMBERED, PREPARED
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.device_targets import restart_gateways
-from cloud.hub.registry.events import skip_numbers, utc_us
 from cloud.hub.registry.faults import CommitDamaged
+from cloud.hub.registry.known_numbers import leave_known_numbers
 from cloud.hub.registry.marks import Marks
 from cloud.hub.registry.paged_changes import change_in_pages
 from cloud.hub.registry.schema import (
@@ -211,8 +210,7 @@ class LakeCheck:
             further = gateways.update().values(generation=gateways.c.generation + CONNECTIONS_AHEAD)
             change_in_pages(tx, further, [gateways.c.tenant, gateways.c.name], REPAIRED_AT_ONCE)
             _use_numbers(tx, fenced)
-            skip_numbers(tx)
-            restart_gateways(tx, utc_us())
+            leave_known_numbers(tx)
 
         self._database.transaction(work)
 

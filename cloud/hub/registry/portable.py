@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.device_targets import restart_gateways
-from cloud.hub.registry.events import skip_numbers, utc_us
 from cloud.hub.registry.faults import RegistryForeign, RegistryRefused, RegistryTooNew
+from cloud.hub.registry.known_numbers import leave_known_numbers
 from cloud.hub.registry.schema import (
     SCHEMA_VERSION,
     RegistryState,
@@ -119,8 +118,7 @@ def write_registry(
         wrong = [name for name, count in counts.items() if count != sent[name]]
         if wrong:
             raise RegistryRefused(f"table {wrong[0]} has {counts[wrong[0]]} rows after {sent[wrong[0]]} were written")
-        skip_numbers(tx)
-        restart_gateways(tx, utc_us())
+        leave_known_numbers(tx)
         database.dialect.continue_numbers(tx, metadata.sorted_tables)
         return counts
 
