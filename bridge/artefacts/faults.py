@@ -13,11 +13,11 @@ class ArtefactFault(enum.Enum):
     TRUNCATED = "truncated"
     """Bytes are missing at the end."""
     MALFORMED = "malformed"
-    """The file is no signed manifest, or one with fields that are not allowed."""
+    """The file is not a signed manifest, or has fields that are not allowed."""
     TOO_LARGE = "too-large"
     """The manifest or the image has more bytes than stated or allowed."""
     UNKNOWN_KEY = "unknown-key"
-    """It is signed with a key that is not trusted."""
+    """Signed with a key that is not trusted."""
     UNSUPPORTED_VERSION = "unsupported-version"
     """The manifest has a format that this version does not know."""
     NOT_YET_VALID = "not-yet-valid"
@@ -25,9 +25,9 @@ class ArtefactFault(enum.Enum):
     DOWNGRADED = "downgraded"
     """A later artefact of this name is known already."""
     WRONG_BOARD = "wrong-board"
-    """It is for other boards."""
+    """Made for other boards."""
     WRONG_FROM_VERSION = "wrong-from-version"
-    """It cannot be installed over the version that is installed."""
+    """Cannot be installed over the present version."""
 
 
 class ArtefactRefused(ValueError):

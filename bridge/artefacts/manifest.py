@@ -38,11 +38,11 @@ class ArtefactKind(enum.Enum):
     """Use of an image by a device."""
 
     FIRMWARE = "firmware"
-    """It starts from it."""
+    """Program that the device starts."""
     CONFIGURATION = "configuration"
-    """It reads its settings from it."""
+    """Settings that the device reads."""
     MODEL = "model"
-    """It infers with it."""
+    """Model that the device infers with."""
 
 
 class ArtefactManifest(msgspec.Struct, frozen=True, kw_only=True):

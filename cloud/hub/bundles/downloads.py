@@ -171,7 +171,7 @@ class BundleDownloads:
 
 
 def _close_opened(opening: asyncio.Future[OpenBundle | None]) -> None:
-    """Close a file that was opened for a request that has ended meanwhile."""
+    """Close a file that was opened for a request that has already ended."""
     opened = None if opening.cancelled() or opening.exception() is not None else opening.result()
     if opened is not None:
         os.close(opened.descriptor)

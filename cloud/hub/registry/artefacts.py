@@ -149,7 +149,7 @@ class RegisteredArtefacts:
 
     def replace_image(self, row: ArtefactRow, image: str) -> bool:
         """Give an artefact that waits a new folder for its image. Return False if another request has done so, or the
-        artefact was stored or removed meanwhile."""
+        artefact was stored or removed in the meantime."""
         mine = (*_at(row), artefacts.c.stored_at.is_(None), artefacts.c.removing.is_(False))
         change = artefacts.update().where(*mine).values(image=image)
         return self._database.transaction(lambda tx: bool(tx.execute(change).rowcount))
