@@ -102,20 +102,39 @@ def freeze(
 
 @image.command()
 @cache_option
+@mirror_options
+@machine_option
+@fresh_option
 @into_option
-def flasher(cache: Path | None, out: Path) -> None:
-    """Build `waypost flash` as one program. It is for laptops without Waypost, of this machine's kind.
+def flasher(
+    cache: Path | None,
+    mirror: str | None,
+    security_mirror: str | None,
+    expired: bool,
+    machine: str | None,
+    fresh: bool,
+    out: Path,
+) -> None:
+    """Build `waypost flash` as one program. It is for Linux laptops without Waypost: Debian 12 or newer.
+
+    For another kind of machine it needs root, and takes some minutes in an emulator.
 
     \b
     On the laptop (Linux):
       chmod +x waypost-flash-* && sudo ./waypost-flash-* waypost-0.1.0-pi4.img.zst /dev/sdX
+    For a laptop with a processor of ARM, on another machine:
+      sudo waypost image flasher --machine aarch64
     """
+    import platform
+
+    from images.debian import Mirror
     from images.frozen.flasher import freeze_flasher
     from images.output import check_target, copy_file
     from images.steps import BuildSteps, default_cache
 
     check_target(out)
-    made = copy_file(freeze_flasher(BuildSteps(cache or default_cache())), out)
+    steps, packages = BuildSteps(cache or default_cache()), Mirror(mirror, security_mirror, expired=expired)
+    made = copy_file(freeze_flasher(steps, machine or platform.machine(), packages, fresh=fresh), out)
     made.chmod(0o755)
     click.echo(made)
 

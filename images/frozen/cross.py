@@ -1,4 +1,4 @@
-"""Freeze a gateway for arm64 on another machine: compile what can be cross-compiled, and emulate PyInstaller alone.
+"""Freeze a program for arm64 on another machine: compile what can be cross-compiled, and emulate PyInstaller alone.
 
 Debian's Python for arm64 is unpacked, not installed. Nothing has to run for that, so it takes half a minute and not a
 quarter of an hour. This machine's pip unpacks wheels for arm64. Proton has none, and is compiled by a cross compiler
@@ -20,7 +20,8 @@ from images import source
 from images.debian import IMAGES, DebianRelease, Mirror
 from images.errors import USAGE, ImageError
 from images.frozen import freezing, libraries
-from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
+from images.frozen.freezing import BUILD_FILES, GATEWAY, FrozenProgram
+from images.frozen.lock_file import find_required, select_entries
 from images.programs import find, require, run
 from images.steps import BuildSteps
 
@@ -48,7 +49,7 @@ BUILT_USING: Final = "built-using"
 """File next to a frozen gateway: what it contains of Debian, in the form of that field of a package."""
 COMPILED_HERE: Final = "python-qpid-proton"
 LEFT_OUT: Final = {"markdown-it-py", "mdurl", "pygments"}
-"""Requirements of rich for parts that a gateway does not use. `gateway.spec` excludes their modules."""
+"""Requirements of rich for parts that no program uses. The specifications exclude their modules."""
 
 
 def make_environment(release: DebianRelease) -> dict[str, str]:
@@ -65,8 +66,8 @@ def make_environment(release: DebianRelease) -> dict[str, str]:
     }
 
 
-def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """Return the folder of a gateway for arm64. Raises ImageError.
+def freeze(steps: BuildSteps, mirror: Mirror, program: FrozenProgram = GATEWAY, *, fresh: bool = False) -> Path:
+    """Return a program for arm64. Raises ImageError.
 
     `fresh`: with Debian's newest Python and libraries.
     """
@@ -76,42 +77,45 @@ def freeze(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
         raise ImageError("laying out programs of another machine requires root", hint="use sudo", code=USAGE)
     require_emulation()
     release = mirror.release
-    wanted = _list_packages(release) | find_required("pyinstaller", make_environment(release)) | {"pyinstaller"}
+    wanted = _list_packages(program, release) | find_required("pyinstaller", make_environment(release))
+    wanted |= {"pyinstaller"}
     lock = source.LOCK.read_text()
     root = unpack_python(steps, mirror, fresh=fresh)
     debian = libraries.find_sources(root, [*libraries.PACKAGES, *libraries.list_needed(root, release.python)])
     wheels = select_entries(lock, wanted - {COMPILED_HERE})
-    packages = steps.result(
-        "libraries-arm64",
-        "Python packages for arm64",
+    unpacked = steps.result(
+        f"libraries{program.suffix}-arm64",
+        f"Python packages of the {program.title} for arm64",
         [release.python, wheels, *TAGS],
         lambda folder, log: _unpack_wheels(folder, release, wheels, log),
     )
-    compiled = select_entries(lock, [COMPILED_HERE])
-    proton = steps.result(
-        "proton-arm64",
-        "Proton for arm64, cross-compiled",
-        [RECIPE, release.python, compiled, *PACKAGES],
-        lambda folder, log: _compile_proton(folder, release, compiled, root, log),
-    )
+    packages, compiled = [unpacked], select_entries(lock, wanted & {COMPILED_HERE})
+    if compiled:
+        proton = steps.result(
+            "proton-arm64",
+            "Proton for arm64, cross-compiled",
+            [RECIPE, release.python, compiled, *PACKAGES],
+            lambda folder, log: _compile_proton(folder, release, compiled, root, log),
+        )
+        packages.append(proton)
     made = steps.result(
-        "frozen-aarch64",
-        "gateway for aarch64, frozen (emulated)",
-        [*freezing.list_inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
-        lambda folder, log: _freeze(folder, release, root, [packages, proton], log),
+        f"frozen{program.suffix}-aarch64",
+        f"{program.title} for aarch64, frozen (emulated)",
+        [*freezing.list_inputs(program), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
+        lambda folder, log: _freeze(folder, program, release, root, packages, log),
     )
-    return made / freezing.PROGRAM
+    return made / program.name
 
 
-def _list_packages(release: DebianRelease) -> set[str]:
-    """Return the names of the Python packages of a gateway."""
-    return find_required(f"{DISTRIBUTION}[edge,kafka]", make_environment(release)) - LEFT_OUT
+def _list_packages(program: FrozenProgram, release: DebianRelease) -> set[str]:
+    """Return the names of the Python packages of a program."""
+    return (find_required(program.requirement, make_environment(release)) | program.packages) - LEFT_OUT
 
 
 def pinned_versions(release: DebianRelease = IMAGES) -> Mapping[str, str]:
     """Return the versions of the Python packages in a frozen gateway, by name. Raises ImageError."""
     lines = select_entries(
-        source.LOCK.read_text(), _list_packages(release) | {"pyinstaller"}
+        source.LOCK.read_text(), _list_packages(GATEWAY, release) | {"pyinstaller"}
     )  # its boot loader is in the program
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", lines))
 
@@ -182,33 +186,45 @@ def _header_options(root: Path, release: DebianRelease) -> list[str]:
     return [f"-I{root}/usr/include/{name}" for name in (f"python{release.python}", TRIPLET, "")]
 
 
-def _freeze(folder: Path, release: DebianRelease, root: Path, packages: list[Path], log: Path) -> None:
+def _freeze(
+    folder: Path, program: FrozenProgram, release: DebianRelease, root: Path, packages: list[Path], log: Path
+) -> None:
     """Run PyInstaller in a copy of the root, in the emulator that the kernel starts for programs of arm64."""
     place = folder / "root"
     run("cp", "-a", "--reflink=auto", root, place, log=log)
     build = place / "build"
-    for package in source.GATEWAY:
-        leave = shutil.ignore_patterns("__pycache__", "*.so")
-        shutil.copytree(source.ROOT / package, build / "source" / package, ignore=leave)
-    spec = freezing.SPEC.relative_to(source.ROOT)
-    (build / "source" / spec).parent.mkdir(parents=True)
-    shutil.copy(freezing.SPEC, build / "source" / spec)
-    for name in ("hatch_build.py", "pyproject.toml"):
-        shutil.copy(source.ROOT / name, build / "source")
-    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_header_options(root, release)])}
-    run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
+    _copy_sources(program, build / "source")
+    if program.extension:
+        compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_header_options(root, release)])}
+        run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
     for each in packages:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
-    entry = freezing.write_entry(build / "work")
-    inside = freezing.build_environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
+    entry = freezing.write_entry(build / "work", program)
+    inside = freezing.build_environment(program, Path("/build/source"), Path("/build") / entry.relative_to(build))
     inside["PYTHONPATH"] = "/build/source:/build/packages"
     inside |= {"PATH": "/usr/sbin:/usr/bin", "HOME": "/build"}
-    words = freezing.build_command("/usr/bin/python3", root="/build/source", work="/build/work", target="/build/made")
+    target = {"root": "/build/source", "work": "/build/work", "target": "/build/made"}
+    words = freezing.build_command(program, "/usr/bin/python3", **target)
     variables = (f"{name}={value}" for name, value in inside.items())
     run("env", "-i", *variables, find("chroot") or "chroot", place, *words, log=log)
-    (build / "made" / freezing.PROGRAM).replace(folder / freezing.PROGRAM)
-    warnings = build / "work" / "analysis" / "gateway" / "warn-gateway.txt"
-    warnings.replace(folder / "warnings.txt")
-    found = libraries.find_sources(root, libraries.list_libraries(folder / freezing.PROGRAM))
-    (folder / BUILT_USING).write_text(", ".join(found))
+    made = folder / program.name
+    (build / "made" / program.name).replace(made)
+    freezing.keep_warnings(build / "work", program, folder)
+    if made.is_dir():
+        found = libraries.find_sources(root, libraries.list_libraries(made))
+        (folder / BUILT_USING).write_text(", ".join(found))
     shutil.rmtree(place)
+
+
+def _copy_sources(program: FrozenProgram, target: Path) -> None:
+    """Copy what PyInstaller reads of the checkout."""
+    leave = shutil.ignore_patterns("__pycache__", "*.so")
+    for package in program.sources:
+        shutil.copytree(source.ROOT / package, target / package, ignore=leave)
+        for parent in Path(package).parents[:-1]:
+            shutil.copy(source.ROOT / parent / "__init__.py", target / parent)
+    spec = target / program.spec.relative_to(source.ROOT)
+    spec.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(program.spec, spec)
+    for name in BUILD_FILES if program.extension else ():
+        shutil.copy(source.ROOT / name, target)

@@ -2,61 +2,39 @@
 
 from __future__ import annotations
 
-import platform
-import shutil
-import sys
 from pathlib import Path
 from typing import Final
 
 from images import source
+from images.debian import Mirror
 from images.errors import USAGE, ImageError
-from images.frozen import freezing
-from images.programs import require, run
-from images.steps import BuildSteps, remove
+from images.frozen import by_machine
+from images.frozen.freezing import FrozenProgram
+from images.frozen.lock_file import DISTRIBUTION
+from images.steps import BuildSteps
 
-SPEC: Final = Path(__file__).with_name("flasher.spec")
 PROGRAM: Final = "waypost-flash"
-ENTRY: Final = "from images.flashing.program import main\n\nmain()\n"
-PACKAGES: Final = ("bridge", "edge/card", "edge/output", "images")
-"""Sources of the program."""
 MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Debian's names of the kinds of machines for which it is built, each on a machine of its kind."""
+"""Debian's names of the kinds of machines for which it is built."""
 
 
-def freeze_flasher(steps: BuildSteps) -> Path:
-    """Return the program for this kind of machine. Raises ImageError."""
-    machine = platform.machine()
+def freeze_flasher(steps: BuildSteps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
+    """Return the program for a kind of machine (``x86_64``, ``aarch64``). Raises ImageError."""
     if machine not in MACHINES:
-        kinds = " or ".join(MACHINES)
-        raise ImageError(f"{PROGRAM} is built for {kinds}, on such a machine; this is {machine}", code=USAGE)
-    source.require_checkout()
-    require("objdump", "strip")
-    name = f"{PROGRAM}-{source.read_version()}-{MACHINES[machine]}"
-    own = freezing.find_system_libraries(Path("/proc/self/maps").read_text())
-    sources = [source.ROOT / package for package in PACKAGES]
-    made = steps.result(
-        f"flasher-{machine}",
-        f"{PROGRAM} for {machine}, frozen",
-        [*sources, SPEC, ENTRY, source.LOCK, sys.version, name, *own],
-        lambda folder, log: _freeze(folder, name, log),
-    )
-    return made / name
+        kinds = " or ".join(MACHINES.values())
+        raise ImageError(f"{PROGRAM} is built for {kinds}; this machine is {machine}", hint="--machine", code=USAGE)
+    return by_machine.freeze(steps, machine, mirror, make_program(machine), fresh=fresh)
 
 
-def _freeze(folder: Path, name: str, log: Path) -> None:
-    work = folder / "work"
-    work.mkdir()
-    entry = work / "waypost_flash.py"
-    entry.write_text(ENTRY)
-    options = ("--noconfirm", "--log-level", "WARN", "--distpath", work / "made", "--workpath", work / "analysis")
-    run(
-        sys.executable,
-        "-m",
-        "PyInstaller",
-        *options,
-        SPEC,
-        log=log,
-        environment=freezing.build_environment(source.ROOT, entry),
+def make_program(machine: str) -> FrozenProgram:
+    """Return the flasher for a kind of machine, named by version and architecture."""
+    return FrozenProgram(
+        f"{PROGRAM}-{source.read_version()}-{MACHINES[machine]}",
+        PROGRAM,
+        suffix="-flasher",
+        spec=Path(__file__).with_name("flasher.spec"),
+        entry="from images.flashing.program import main\n\nmain()\n",
+        sources=("bridge", "edge/card", "edge/output", "images"),
+        requirement=DISTRIBUTION,
+        packages=frozenset({"segno", "zstandard"}),
     )
-    shutil.move(work / "made" / PROGRAM, folder / name)
-    remove(work)
