@@ -54,6 +54,7 @@ ACCESS_POINT: Final = TextRule(
 )
 PIN: Final = TextRule("[0-9]{4,8}", "a PIN is 4 to 8 digits")
 WORD: Final = TextRule("[!-~]{1,64}", "it must be 1 to 64 printable ASCII characters without spaces")
+DISK_KIND: Final = TextRule("nvme|usb", '"{value}" is not a kind of disk: nvme or usb')
 TIME_SERVER: Final = TextRule("[A-Za-z0-9.:_-]+", '"{value}" is not a time server: give a host name or an address')
 _LINES: Final = "[ \t\r\n]*"
 _BASE64: Final = "[A-Za-z0-9+/= \t\r\n]+"
@@ -168,6 +169,11 @@ def pin(value: str) -> str:
 def word(value: str) -> str:
     """Check a user name or password of a mobile network, which has to fit on one line of a file."""
     return WORD.require(secret(value))
+
+
+def disk_kind(value: str) -> str:
+    """Check the kind of a disk, as lsblk(8) names its transport."""
+    return DISK_KIND.require(value)
 
 
 def secret(value: str) -> str:

@@ -100,8 +100,10 @@ class CardHub(ResourcePart, frozen=True, kw_only=True):
 
 
 class Data(ResourcePart, frozen=True, kw_only=True):
-    """The partition that keeps messages."""
+    """The place of messages, configuration and identity."""
 
+    disk: Live[Annotated[str, read_by(fields.disk_kind, str)] | None] = None
+    """Kind of an empty disk next to the card that keeps the data; without it they are on the card."""
     keep_free: Live[Bytes | None] = None
     """Bytes that messages leave free: a card lasts longer when a part of it is never written."""
 
@@ -124,7 +126,7 @@ class CardSpec(ResourcePart, frozen=True, kw_only=True):
     time_servers: Live[tuple[Annotated[str, read_by(fields.server, str)], ...]] = ()
     """Time servers, instead of Debian's."""
     data: Live[Data] = Data()
-    """The partition that keeps messages."""
+    """The place of messages, configuration and identity."""
 
 
 class Card(msgspec.Struct, frozen=True):

@@ -61,7 +61,12 @@ _SECTIONS: Final = (
         "hub:\n  url: amqps://hub.example:5671\n  token: wpt1...\n  forward: ['plant/#']",
     ),
     _Section("timeServers", "Time servers, instead of Debian's", "timeServers: [192.168.1.1]"),
-    _Section("data", "Space of the card that messages leave free", "data:\n  keepFree: 1Gi"),
+    _Section(
+        "data",
+        "Space that messages leave free\n"
+        "  # To keep the data on an empty disk next to the card, also disk: nvme, or usb",
+        "data:\n  keepFree: 1Gi",
+    ),
 )
 
 

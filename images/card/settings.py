@@ -30,7 +30,7 @@ NAMES: Final = (
     "wifi.login.user", "wifi.login.password", "wifi.login.certificate", "wifi.login.key", "wifi.login.authority",
     "wifi.login.server", "lte.apn", "lte.user", "lte.password", "lte.pin", "sshKeys", "hub.url", "hub.failover",
     "hub.proxy.host", "hub.proxy.port", "hub.proxy.username", "hub.proxy.password", "hub.token", "hub.forward",
-    "timeServers", "data.keepFree",
+    "timeServers", "data.disk", "data.keepFree",
 )  # fmt: skip
 AS_WRITTEN: Final = ("wifi.ssid", "wifi.password", "wifi.login.password", "hub.proxy.password")
 """Settings in which a leading or trailing space may be intended."""

@@ -40,7 +40,7 @@ VALID: Final[Values] = {
     "sshKeys": [SSH, SSH], "hub.url": "amqps://hub.example:5671", "hub.failover": ["wss://hub.example:443/x"],
     "hub.proxy.host": "proxy.example", "hub.proxy.port": "8080", "hub.proxy.username": "plant",
     "hub.proxy.password": "hidden-proxy", "hub.token": TOKEN, "hub.forward": ["plant/#", "alarm/+"],
-    "timeServers": ["192.168.1.1", "time.example"], "data.keepFree": "1.5Gi",
+    "timeServers": ["192.168.1.1", "time.example"], "data.disk": "nvme", "data.keepFree": "1.5Gi",
 }  # fmt: skip
 ADDRESSES: Final = (
     "1.2.3", "1.2.3.04", "256.1.1.1", "1.2.3.4.5", "0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1",
@@ -112,6 +112,7 @@ CASES: Final[dict[str, tuple[str, ...]]] = {
     "hub.forward": ("a/#/b", "a#", "a+", "+/x/#", "*", "a/*", "#", "/", "x" * 65_535, "x" * 65_536, "ä" * 40_000,
         "\0"),
     "timeServers": HOSTS,
+    "data.disk": ("usb", "sda", "NVME", "nvme|usb", ""),
     "data.keepFree": ("1", "1.5 Gi", "1 gb", "9007199254740992", "9007199254740993000", "8192Ti", "8193Ti", "-1",
         "٣", "1..2"),
 }  # fmt: skip

@@ -192,7 +192,8 @@ class Shell:
 class Gateway:
     """Gateway of a card: with the settings of a hub on this machine, and SSH."""
 
-    def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet) -> None:
+    def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet, settings: Sequence[str] = ()) -> None:
+        """`settings`: further ones, as NAME=VALUE."""
         self.name = "hall"
         self.machine: Emulated | None = None
         self.ports = free_ports()
@@ -203,14 +204,14 @@ class Gateway:
         (folder / "token").write_text(fleet.fleet("token", "create"))
         hub = (f"hub.url=amqps://{HOST}:{fleet.hub_port}", f"hub.token=@{folder / 'token'}", "hub.forward=plant/#")
         done = run_waypost(
-            "image", "configure", str(self.card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
+            "image", "configure", str(self.card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}", *settings
         )
         assert done.returncode == 0, done.stdout + done.stderr
         self.drive = machine.make_disk(self.card, folder, folder / "log")
 
-    def start(self, log: WriteLog | None = None) -> Emulated:
-        """Switch on the power."""
-        self.machine = Emulated(self.drive, self._folder / "console", self.ports, log)
+    def start(self, log: WriteLog | None = None, *, more: Sequence[str] = ()) -> Emulated:
+        """Switch on the power. `more`: see `Emulated`."""
+        self.machine = Emulated(self.drive, self._folder / "console", self.ports, log, more=more)
         return self.machine
 
     def cut_off(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -32,27 +33,45 @@ def settings(root: Path) -> None:
 
     Run as root, before the network is up. It can be interrupted and repeated, with the same result.
     """
+    from edge.appliance.first_boot.data_disk import move_data, require_current_place
     from edge.appliance.first_boot.places import WAITING, WORKING, CardPaths, set_light
-    from edge.appliance.first_boot.settings import apply_settings
+    from edge.appliance.first_boot.settings import apply_settings, record_refusal
 
     places = CardPaths(root)
     try:
+        require_current_place(places, _restart_machine)
         found = apply_settings(places)
-        if found.refusal is not None:
-            set_light(places, WAITING)
-        elif found.card is not None:
+        refusal = found.refusal
+        if found.card is not None:
             set_light(places, WORKING)  # until the enrolment reports its state
+            kept = move_data(places, found.card.spec.data.disk, _restart_machine)
+            if refusal is None and kept is not None:
+                refusal = kept
+                record_refusal(places.data, refusal)
+        if refusal is not None:
+            set_light(places, WAITING)
     except OSError as error:
         raise CommandError(f"{error.filename or root}: {error.strerror}", error="file-not-accessible") from None
     if found.card is not None:
         say(f"Waypost {found.card.name}: {'new settings are applied' if found.new else 'settings unchanged'}")
-    elif found.refusal is None:
+    elif refusal is None:
         say("Waypost: no settings on the card: DHCP on the cable, no hub (waypost.yaml on the first partition)")
     if found.ignored:
         say(f"Waypost: not used from Raspberry Pi Imager: {', '.join(found.ignored)}")
-    if found.refusal is not None:
-        code = Exit.USAGE if found.unread is None else Exit.FAILED
-        raise CommandError(found.refusal.why, hint=found.refusal.next_step, code=code, error="first-start-failed")
+    if refusal is not None:
+        code = Exit.FAILED if found.trouble is None else Exit.USAGE
+        raise CommandError(refusal.why, hint=refusal.next_step, code=code, error="first-start-failed")
+
+
+def _restart_machine(why: str) -> NoReturn:
+    """Restart the machine. It does not return, so that nothing after it starts (`waypost-settings.service`)."""
+    import signal
+    import subprocess
+
+    say(f"Waypost: {why}; the gateway restarts")
+    while True:
+        subprocess.run(["systemctl", "reboot"], check=False)  # noqa: S607 - of the image
+        signal.pause()
 
 
 @first_boot.command()

@@ -100,7 +100,7 @@ def apply_settings(places: CardPaths) -> AppliedSettings:
         trouble = _note_trouble(places, others)
         step = TROUBLE_STEP.format(file=f"or delete {others.errors[0].source}")
     applied = AppliedSettings(card, new, trouble, unread, ignored, step)
-    _record_refusal(places.data, applied.refusal)
+    record_refusal(places.data, applied.refusal)
     return applied
 
 
@@ -181,8 +181,8 @@ def write_gateway_settings(data: Path, card: Card) -> None:
     _write_for_gateway(data, WANTED, msgspec.json.encode(wanted))
 
 
-def _record_refusal(data: Path, refusal: SettingsRefusal | None) -> None:
-    """Let the gateway report why the file on the card is not applied, or that it is. Raises OSError."""
+def record_refusal(data: Path, refusal: SettingsRefusal | None) -> None:
+    """Let the gateway report why settings of the card are not applied, or that they are. Raises OSError."""
     if refusal is not None:
         _write_for_gateway(data, REFUSAL, msgspec.json.encode(refusal))
     elif not (data / FOLDER).is_symlink():

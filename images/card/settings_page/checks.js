@@ -218,6 +218,7 @@ const CHECKS = {
   private_key: value => secret(value) || byPattern("private_key")(value),
   country: value => byPattern("country")(value) && (countryFault(value) || byPattern("country")(value)),
   access_point: byPattern("access_point"),
+  disk_kind: byPattern("disk_kind"),
   word: value => secret(value) || byPattern("word")(value),
   pin: value => secret(value) || byPattern("pin")(value),
   ssh_key: keyFault,

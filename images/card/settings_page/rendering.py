@@ -80,6 +80,7 @@ SECTIONS: Final = (
     )),
     PageSection("Clock and space", False, (
         PageInput("timeServers", "Time servers", "One a line, instead of Debian's"),
+        PageInput("data.disk", "Disk for the data", "nvme or usb: an empty disk; by default the card"),
         PageInput("data.keepFree", "Space that messages leave free", "For example 1Gi: the card lasts longer"),
     )),
 )  # fmt: skip

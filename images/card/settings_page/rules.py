@@ -28,7 +28,7 @@ TEXTS: Final = {
     "host_name": fields.HOST_NAME, "passphrase": fields.PASSPHRASE, "country": fields.COUNTRY,
     "access_point": fields.ACCESS_POINT, "pin": fields.PIN, "word": fields.WORD, "time_server": fields.TIME_SERVER,
     "wifi_user": fields.WIFI_USER, "login_password": fields.LOGIN_PASSWORD, "certificate": fields.CERTIFICATE,
-    "private_key": fields.PRIVATE_KEY,
+    "private_key": fields.PRIVATE_KEY, "disk_kind": fields.DISK_KIND,
 }  # fmt: skip
 """Rules with a pattern, by the function that applies them."""
 LINES: Final = ("certificate", "private_key")

@@ -35,7 +35,7 @@ EVERYTHING = {
     "hub.url": "amqps://hub.example:5671", "hub.failover": "wss://hub.example:443 wss://hub.example:8443",
     "hub.proxy.host": "proxy.example", "hub.proxy.port": "8080", "hub.proxy.username": "plant",
     "hub.proxy.password": "hidden-proxy", "hub.token": TOKEN, "hub.forward": "plant/# alarm/+",
-    "timeServers": "192.168.1.1 time.example", "data.keepFree": "1Gi",
+    "timeServers": "192.168.1.1 time.example", "data.disk": "usb", "data.keepFree": "1Gi",
 }  # fmt: skip
 
 SSH_MENDED = f"sshKeys={SSH}"
@@ -105,7 +105,8 @@ class TestSettingsFile:
         ("hub.forward=plant/*", "wildcards are + and #"),
         ("timeServers=a/b", "not a host"),
         ("timeServers=10.0.0.1;10.0.0.2", "not a time server"),
-        ("data.keepFree=a lot", "is not a size"), (f"hub.token={PLACEHOLDER}", "write the secret itself"),
+        ("data.keepFree=a lot", "is not a size"), ("data.disk=sda", "not a kind"),
+        (f"hub.token={PLACEHOLDER}", "write the secret itself"),
         (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
         ("name", "expected NAME=VALUE"), ("sshKeys=@nowhere", "sshKeys=@nowhere: No such file"),
     ])  # fmt: skip

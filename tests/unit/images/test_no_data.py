@@ -78,3 +78,10 @@ def test_torn_count_restarts_at_zero(machine: Machine, torn: str) -> None:
     machine.count.write_text(torn)
     assert machine.start()[-1] == "systemctl reboot"
     assert machine.count.read_text() == "1\n"
+
+
+def test_missing_disk_with_the_data_is_named(machine: Machine) -> None:
+    (machine.root / "dev/waypost").mkdir(parents=True)
+    (machine.root / "dev/waypost/card-data").touch()
+    machine.stub("blkid", "echo waypost-1a2b3c4d")
+    assert any("waypost-1a2b3c4d" in line for line in machine.start())

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -42,21 +43,49 @@ class TestPartitionNames:
                     path = tmp_path / "sys" / link
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.symlink_to(device)
+                (device / "partition").write_text(f"{number}\n")
+                (device / "dev").write_text(f"179:{numbers + number}\n")
         return tmp_path
 
-    def test_only_partitions_of_the_root_disk_have_names(self, machine: Path) -> None:
-        environment = stubs(machine, {"mountpoint": '[ "$*" = "-d /" ] && echo 179:12'})
+    def _names(self, machine: Path, *, card: str = "waypost-data", mounted: str = "", **disks: str) -> dict[str, str]:
+        """Return the names of all partitions and disks.
+
+        `card`: label of the card's fourth partition. `mounted`: device at /data. `disks`: labels of other disks.
+        """
+        bodies = {
+            "mountpoint": f'case "$*" in "-d /") echo 179:12 ;; *) [ -n "{mounted}" ] && echo "{mounted}" ;; esac',
+            "blkid": f'for last; do :; done; [ "${{last##*/}}" = mmcblk0p4 ] && echo {card}',
+        }
+        environment = stubs(machine, bodies)
+        given = [(f"{disk}{number}", str(number), "") for disk in ("mmcblk0p", "sda") for number in range(1, 6)]
+        given += [(name, "", label) for name, label in disks.items()]
         found = {}
-        for disk in ("mmcblk0p", "sda"):
-            for number in range(1, 6):
-                words = [str(LIBRARY / "own-partition"), f"{disk}{number}", str(number), str(machine)]
-                done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
-                if done.returncode == 0:
-                    found[f"{disk}{number}"] = done.stdout.strip()
-        assert found == {"mmcblk0p1": "boot", "mmcblk0p2": "root-a", "mmcblk0p3": "root-b", "mmcblk0p4": "data"}
+        for name, number, label in given:
+            words = [str(LIBRARY / "own-partition"), name, number, label, str(machine)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+            if done.returncode == 0:
+                found[name] = done.stdout.strip()
+        return found
+
+    OWN: ClassVar = {"mmcblk0p1": "boot", "mmcblk0p2": "root-a", "mmcblk0p3": "root-b", "mmcblk0p4": "data"}
+
+    @pytest.mark.parametrize("label", ["waypost-data", "", "waypost-moving", "other", "waypost-0"])
+    def test_only_partitions_of_the_root_disk_have_names(self, machine: Path, label: str) -> None:
+        assert self._names(machine, card=label, sdb=label) == self.OWN
+
+    def test_disk_with_the_label_of_the_card_holds_the_data(self, machine: Path) -> None:
+        found = self._names(machine, card="waypost-1a2b3c4d", sdb="waypost-1a2b3c4d", sdc="waypost-00000000", sdd="x")
+        assert found == {**self.OWN, "mmcblk0p4": "card-data", "sdb": "data"}
+
+    def test_old_copy_is_not_the_data_where_the_disk_is_missing(self, machine: Path) -> None:
+        assert self._names(machine, card="waypost-1a2b3c4d")["mmcblk0p4"] == "card-data"
+
+    def test_names_stay_while_the_data_are_mounted(self, machine: Path) -> None:
+        """The label of the card changes while it is mounted, and udev looks again."""
+        assert self._names(machine, card="waypost-1a2b3c4d", mounted="179:14") == self.OWN
 
     def test_all_users_of_partitions_use_these_names(self) -> None:
-        given = set(re.findall(r"echo (\S+) ;;", (LIBRARY / "own-partition").read_text()))
+        given = set(re.findall(r"echo (\S+?)(?: ;;|;)", (LIBRARY / "own-partition").read_text()))
         for file, wanted in (("etc/fstab", {"boot", "data"}), ("etc/rauc/system.conf", {"root-a", "root-b"})):
             used = set(re.findall(r"/dev/waypost/(\S+)", (OVERLAY / file).read_text()))
             assert used == wanted <= given

@@ -1,0 +1,98 @@
+"""Data of a gateway on an NVMe or USB disk next to its card: moved at the first start, used by all later ones.
+
+Power is cut at random moments of the move and under load. Without its disk the gateway says so and serves nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.images.emulated import BOOT_S, MARKS, Gateway
+from tests.support.enrolled import EnrolledFleet
+from tests.support.lake import rows
+from tests.support.processes import wait_until
+from tests.support.publisher import Publisher
+from tests.support.seeds import chosen_seed
+
+pytestmark = [*MARKS]
+
+CUTS_OF_THE_MOVE = 6
+CUT_S = 60.0
+"""Latest cut after power-on: a first start moves the data within this time, and restarts."""
+ACKED_BEFORE_A_CUT = 200
+DEVICES = {
+    "nvme": ("nvme,drive=data,serial=1", "/dev/nvme0n1"),
+    "usb": ("usb-storage,bus=usb.0,drive=data", "/dev/sda"),
+}
+"""Device of QEMU and of Linux, by the kind of disk."""
+
+
+def make_disk(folder: Path, kind: str) -> Sequence[str]:
+    """Return QEMU's words for an empty disk of 3 GiB."""
+    file = folder / "data.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(file), "3G"], check=True)
+    return ("-drive", f"file={file},if=none,id=data,format=qcow2", "-device", DEVICES[kind][0])
+
+
+@pytest.mark.parametrize("kind", list(DEVICES))
+def test_data_move_to_a_disk_and_power_cuts_lose_nothing(
+    kind: str, tmp_path: Path, image: Path, fleet: EnrolledFleet
+) -> None:
+    chance = random.Random(chosen_seed())
+    gateway = Gateway(tmp_path, image, fleet, [f"data.disk={kind}"])
+    disk = make_disk(tmp_path, kind)
+    publisher: Publisher | None = None
+    try:
+        for cut in range(CUTS_OF_THE_MOVE):
+            began, told = time.monotonic(), gateway.start(more=disk)
+            time.sleep(chance.uniform(10, CUT_S))  # at any point
+            gateway.cut_off()
+            print(f"cut {cut + 1} after {time.monotonic() - began:.0f} s: {told.told.splitlines()[-1:]}", flush=True)
+        began = time.monotonic()
+        gateway.start(more=disk)
+        wait_until(lambda: bool(gateway.attested()), timeout_s=BOOT_S, what="its attestation", every_s=2)
+        print(f"{time.monotonic() - began:.0f} s from power-on to the attestation")
+        gateway.wait_for_shell()
+        assert gateway.shell("findmnt", "-no", "SOURCE", "/data").split()[0] == DEVICES[kind][1]
+        assert gateway.shell(
+            "blkid", "-o", "value", "-s", "LABEL", "/dev/waypost/card-data", "/dev/waypost/data"
+        ).split()
+        password = gateway.add_device("pump7")
+        publisher = Publisher("pump7", gateway.ports["mqtt"], "plant/pump7/temp", password=password, pause_s=0.01)
+        publisher.start()
+        for _ in range(2):
+            enough = len(publisher.acked) + ACKED_BEFORE_A_CUT
+            wait_until(lambda e=enough: len(publisher.acked) >= e, timeout_s=BOOT_S, what="acknowledgements")  # type: ignore[misc,union-attr]
+            gateway.cut_off()
+            gateway.start(more=disk)
+        gateway.wait_for_shell()
+        assert gateway.shell("ls", "-A", "/data/settings").split().count("card-emptied") == 1
+        publisher.end()
+        acknowledged = set(publisher.acked)
+
+        def missing() -> set[bytes]:
+            return acknowledged - {row["body"] for row in rows(fleet.lake, "telemetry")}
+
+        wait_until(lambda: not missing(), timeout_s=BOOT_S, what="all of it in the lake", every_s=3)
+        gateway.cut_off()
+        without = gateway.start()  # the disk is not connected
+        without.wait_for("its data are on another disk")
+        assert "marked slot" not in without.told, "nothing is served from the old copy"
+        gateway.cut_off()
+        gateway.start(more=disk)
+        gateway.wait_for_shell()
+        assert gateway.shell("findmnt", "-no", "SOURCE", "/data").split()[0] == DEVICES[kind][1]
+    finally:
+        gateway.cut_off()
+        if publisher is not None and publisher.is_alive():
+            publisher.end()
+    landed = Counter(row["body"] for row in rows(fleet.lake, "telemetry"))
+    assert max(landed.values()) == 1, "once"
+    print(f"{len(acknowledged)} acknowledged, {len(landed)} in the lake, each once")

@@ -1,0 +1,213 @@
+"""The data of a gateway move to an empty disk next to its card: real file systems on loop devices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from edge.appliance.first_boot import data_disk
+from edge.appliance.first_boot.data_disk import (
+    BYTES_MIN,
+    ON_CARD,
+    PAIRED,
+    UNFINISHED,
+    DataDisk,
+    DiskRefused,
+    choose_disk,
+    copy_data,
+    move_data,
+    read_content,
+    read_label,
+    require_current_place,
+    switch_to,
+)
+from edge.appliance.first_boot.places import CardPaths
+
+GIB = 1 << 30
+
+
+def disk(name: str = "sda", size: int = 64 * GIB, content: str = "") -> DataDisk:
+    return DataDisk(Path("/dev") / name, size, "SSD", content)
+
+
+class TestChoice:
+    def test_only_empty_disk_is_taken(self) -> None:
+        assert choose_disk([disk("sda", content="exfat"), disk("sdb")], "usb", 0) == disk("sdb")
+
+    @pytest.mark.parametrize(
+        ("found", "used", "named"),
+        [
+            ([], 0, "usb"),
+            ([disk(content="exfat")], 0, "exfat"),
+            ([disk("sda"), disk("sdb")], 0, "sdb"),
+            ([disk(size=BYTES_MIN - 1)], 0, "sda"),
+            ([disk(size=4 * GIB)], 4 * GIB, "sda"),
+        ],
+    )
+    def test_refusal_names_disk_and_next_step(self, found: Sequence[DataDisk], used: int, named: str) -> None:
+        with pytest.raises(DiskRefused) as refused:
+            choose_disk(found, "usb", used)
+        assert named in str(refused.value)
+        assert refused.value.next_step
+
+    def test_disk_of_exactly_the_smallest_size_is_taken(self) -> None:
+        assert choose_disk([disk(size=BYTES_MIN)], "usb", 0).size == BYTES_MIN
+
+
+def loop_devices_work() -> bool:
+    if os.geteuid() != 0 or any(shutil.which(name) is None for name in ("losetup", "mke2fs", "e2label", "fsfreeze")):
+        return False
+    return subprocess.run(["losetup", "--find"], capture_output=True, check=False).returncode == 0
+
+
+class Restarted(BaseException):
+    """The machine restarts."""
+
+
+def restart(why: str) -> NoReturn:
+    raise Restarted(why)
+
+
+class Machine:
+    """A card's data partition, mounted at /data, and an empty disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loops: list[Path] = []
+        self.places = CardPaths(folder / "root")
+        self.data = self.places.root / "data"
+        for name in ("data", "dev/waypost", "run"):
+            (self.places.root / name).mkdir(parents=True)
+        self.card, self.disk = self._attach("card"), self._attach("disk")
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-L", ON_CARD, str(self.card)], check=True)
+        self.mount(self.card)
+        (self.data / "waypost").mkdir(mode=0o700)
+        (self.data / "waypost/store").write_bytes(os.urandom(300_000))
+        (self.data / "settings").mkdir()
+        (self.data / "waypost/link").symlink_to("store")
+
+    def _attach(self, name: str) -> Path:
+        file = self._folder / name
+        with file.open("wb") as made:
+            made.truncate(32 << 20)
+        done = subprocess.run(["losetup", "--find", "--show", str(file)], capture_output=True, text=True, check=True)
+        self._loops.append(Path(done.stdout.strip()))
+        return self._loops[-1]
+
+    def mount(self, device: Path) -> None:
+        subprocess.run(["mount", str(device), str(self.data)], check=True)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", str(self.data)], check=True)
+
+    def start_from(self, device: Path) -> None:
+        """Start again, with names as udev gives them."""
+        self.unmount()
+        self.mount(device)
+        name = self.places.root / "dev/waypost/card-data"
+        if device != self.card and not name.exists():
+            name.symlink_to(self.card)
+
+    def content(self) -> dict[str, bytes]:
+        files = (path for path in self.data.rglob("*") if path.is_file() and not path.is_symlink())
+        return {str(path.relative_to(self.data)): path.read_bytes() for path in files}
+
+    def close(self) -> None:
+        for folder in (self.data, self.places.root / "run/waypost-settings/disk"):
+            subprocess.run(["umount", str(folder)], capture_output=True, check=False)
+        for device in self._loops:
+            subprocess.run(["losetup", "--detach", str(device)], check=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    found = [DataDisk(made.disk, 64 * GIB, "SSD", read_content(made.disk))]
+    monkeypatch.setattr(data_disk, "find_disks", lambda *_: found)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.skipif(not loop_devices_work(), reason="needs root, loop devices and e2fsprogs")
+class TestMove:
+    def test_data_are_on_the_disk_and_the_old_copy_is_removed(self, machine: Machine) -> None:
+        before = machine.content()
+        with pytest.raises(Restarted):
+            move_data(machine.places, "usb", restart)
+        assert PAIRED.fullmatch(read_label(machine.disk))
+        assert read_label(machine.card) == read_label(machine.disk)
+        machine.start_from(machine.disk)
+        assert machine.content() == before
+        assert (machine.data / "waypost/link").readlink() == Path("store")
+        assert (machine.data / "waypost").stat().st_mode & 0o777 == 0o700
+        require_current_place(machine.places, restart)
+        assert move_data(machine.places, "usb", restart) is None, "they are where they belong"
+        machine.start_from(machine.card)
+        assert list(machine.data.iterdir()) == []
+
+    def test_gateway_without_the_setting_changes_nothing(self, machine: Machine) -> None:
+        assert move_data(machine.places, None, restart) is None
+        require_current_place(machine.places, restart)
+        assert (read_label(machine.card), read_content(machine.disk)) == (ON_CARD, "")
+
+    def test_copy_is_never_used_after_the_card_was_relabelled(self, machine: Machine) -> None:
+        """The new label may be in the journal of the card only when udev looks: it is there once it is mounted."""
+        with pytest.raises(Restarted):
+            move_data(machine.places, "usb", restart)
+        machine.start_from(machine.card)
+        with pytest.raises(Restarted):
+            require_current_place(machine.places, restart)
+
+    @pytest.mark.parametrize("failing", ["cp", "diff", "umount"])
+    def test_failed_copy_leaves_the_data_on_the_card_and_is_repeated(
+        self, machine: Machine, failing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        before, path = machine.content(), os.environ["PATH"]
+        stub = tmp_path / "stubs" / failing
+        stub.parent.mkdir()
+        stub.write_text("#!/bin/sh\necho input/output error >&2\nexit 1\n")
+        stub.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{stub.parent}:{path}")
+        refusal = move_data(machine.places, "usb", restart)
+        assert refusal is not None
+        assert "input/output error" in refusal.why
+        monkeypatch.setenv("PATH", path)
+        subprocess.run(["umount", str(machine.places.root / "run/waypost-settings/disk")], check=False)
+        assert (read_label(machine.card), machine.content()) == (ON_CARD, before)
+        assert (read_label(machine.disk), read_content(machine.disk)) == (UNFINISHED, ""), "it may be written again"
+        with pytest.raises(Restarted):
+            move_data(machine.places, "usb", restart)
+        machine.start_from(machine.disk)
+        assert machine.content() == before
+
+    def test_faulty_disk_is_noticed(self, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A disk that returns other bytes than were written."""
+        real = shutil.which("sync")
+        stub = tmp_path / "stubs/sync"
+        stub.parent.mkdir()
+        stub.write_text(f'#!/bin/sh\nfor last; do :; done\nprintf x >> "$last/waypost/store"\nexec {real} "$@"\n')
+        stub.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+        with pytest.raises(DiskRefused):
+            copy_data(machine.places, machine.disk)
+        assert read_label(machine.card) == ON_CARD
+
+    def test_move_counts_even_if_the_end_of_the_switch_fails(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        copy_data(machine.places, machine.disk)
+        stub = tmp_path / "stubs/fsfreeze"
+        stub.parent.mkdir()
+        stub.write_text("#!/bin/sh\nexit 1\n")
+        stub.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+        switch_to(machine.places, machine.disk, machine.card)
+        assert PAIRED.fullmatch(read_label(machine.card))
