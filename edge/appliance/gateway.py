@@ -21,6 +21,7 @@ from bridge.version import VERSION
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.addresses.directory import AddressDirectory
 from edge.appliance.addresses.sources import AddressSources
+from edge.appliance.artefacts.wiring import keeper_of
 from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.sources import ClientSources
 from edge.appliance.clock import ClockQuality
@@ -171,9 +172,9 @@ class Gateway:
         self._web_server: LazyWebServer | None = None
         self._keeper: SessionKeeper | None = None  # made with the web application
         self._reporter: asyncio.Task[None] | None = None
-        self._renewal = Renewal(data, self._hub_of_identity)
-        self._revocations = HubRevocations(data, self._hub_of_list)
+        self._renewal, self._revocations = Renewal(data, self._hub_of_identity), HubRevocations(data, self._hub_of_list)
         self._mutes = ProblemMutes(data, time.time)
+        self._artefacts = keeper_of(data, self.store, self.uplinks, self.clock_good, lambda: self.configuration)
         self._health, self._status_problems = self._make_health(), StatusProblems()
         self._check: UplinkCheck | None = None  # made with the web application
         self._totals: StoreTotals | None = None
@@ -202,6 +203,7 @@ class Gateway:
             renewal=lambda: self._renewal.trouble,
             revocations=lambda: self._revocations.trouble,
             silent=self._clients.sources.silent,
+            artefacts=self._artefacts.problems,
             mutes=self._mutes,
         )
 
@@ -224,6 +226,7 @@ class Gateway:
         self._health.start()
         self._renewal.start()
         self._revocations.start()
+        self._artefacts.start()
         self._reporter = asyncio.create_task(self._report())
         log.info("version %s serves", VERSION, extra=event("start"))
         return bound
@@ -239,6 +242,7 @@ class Gateway:
             await self._configuring.stop()
         await self._renewal.stop()
         await self._revocations.stop()
+        await self._artefacts.stop()
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
@@ -406,7 +410,7 @@ class Gateway:
                 "commits": CommitDurations(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "memory": _memory(broker.admission),
-            "uplink": self._uplink_status(),
+            "uplink": _uplink_status(self.uplinks),
             "bridge": msgspec.to_builtins(self.bridge_status()),
             "clock": "good" if self.clock_good() else "unknown",
             "loop": {"lag_s": round(self._health.lag.recent_s, 3), "lag_s_max": round(self._health.lag.longest_s, 3)},
@@ -435,23 +439,6 @@ class Gateway:
             waiting=self.uplinks.backlog,
             linked=first is None or first.dialer.state.connected,
         )
-
-    def _uplink_status(self) -> UplinkStatus:
-        first = next(iter(self.uplinks), None)
-        if first is None:
-            return {"state": "off"}
-        state = first.dialer.state
-        figures = first.figures
-        return {
-            "state": "paused" if state.paused else "connected" if state.connected else "connecting",
-            "endpoint": state.endpoint or "",
-            "backlog_messages": self.uplinks.backlog,
-            "progress": msgspec.to_builtins(first.progress()) if is_to_hub(first) else {},
-            "sent": figures.messages_sent,
-            "acked": figures.messages_accepted,
-            "last_error": state.last_error,
-            "since": datetime.datetime.fromtimestamp(state.since, datetime.UTC).isoformat(timespec="seconds"),
-        }
 
     def _store_totals(self) -> StoreTotals:
         now = time.monotonic()
@@ -593,6 +580,25 @@ def _bridge_figures(bridge: BridgeStatus) -> dict[str, Any]:
         "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
         "room_hours": bridge.autonomy_hours,
         "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
+    }
+
+
+def _uplink_status(uplinks: Uplinks) -> UplinkStatus:
+    """Return the status of the first connector."""
+    first = next(iter(uplinks), None)
+    if first is None:
+        return {"state": "off"}
+    state = first.dialer.state
+    figures = first.figures
+    return {
+        "state": "paused" if state.paused else "connected" if state.connected else "connecting",
+        "endpoint": state.endpoint or "",
+        "backlog_messages": uplinks.backlog,
+        "progress": msgspec.to_builtins(first.progress()) if is_to_hub(first) else {},
+        "sent": figures.messages_sent,
+        "acked": figures.messages_accepted,
+        "last_error": state.last_error,
+        "since": datetime.datetime.fromtimestamp(state.since, datetime.UTC).isoformat(timespec="seconds"),
     }
 
 

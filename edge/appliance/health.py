@@ -6,7 +6,7 @@ import datetime
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -82,13 +82,15 @@ class GatewayHealth:
         renewal: Callable[[], str | None] = lambda: None,
         revocations: Callable[[], str | None] = lambda: None,
         silent: Callable[[], Sequence[SilentClient]] = tuple,
+        artefacts: Callable[[], Iterable[FoundProblem]] = tuple,
         mutes: ProblemMutes | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`development`: the configuration comes from options, not from applied resources. `room_hours`: hours until
         the store is full. `configuration`: the current one. The others return the reason of a failure, or None:
         `tokens` cannot be checked, changes of `users` cannot be read, `renewal` of the gateway's certificate is
-        refused, the list of `revocations` cannot be fetched. `mutes`: None for none."""
+        refused, the list of `revocations` cannot be fetched. `artefacts`: problems of software for devices. `mutes`:
+        None for none."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -103,6 +105,7 @@ class GatewayHealth:
         self._renewal = renewal
         self._revocations = revocations
         self._silent = silent
+        self._artefacts = artefacts
         self._mutes = mutes
         self._monotonic_s = monotonic_s
         self._rising = CounterRise(monotonic_s)
@@ -120,7 +123,7 @@ class GatewayHealth:
             (
                 self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials,
                 self.hubs, self.losses, self.unrouted, self.certificates, self.machine, self.lag.problems, log_problems,
-                self.files, self.refused_devices, self.silent_devices,
+                self.files, self.refused_devices, self.silent_devices, self.artefacts,
             )
         )  # fmt: skip
 
@@ -248,6 +251,10 @@ class GatewayHealth:
     def silent_devices(self) -> Iterator[FoundProblem]:
         """Yield a notice for each device that is silent for longer than usual."""
         yield from silence_problems(self._silent())
+
+    def artefacts(self) -> Iterator[FoundProblem]:
+        """Yield why software for devices is not here."""
+        yield from self._artefacts()
 
     def certificates(self) -> Iterator[FoundProblem]:
         trouble = self._broker.listeners.certificate_trouble

@@ -31,6 +31,7 @@ from edge.configuration.repository import Repository
 from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
+    ArtefactsSpec,
     DeviceSpec,
     GatewaySpec,
     MessagingUserSpec,
@@ -348,6 +349,10 @@ def _device_row(spec: DeviceSpec) -> Row:
     return ("yes" if spec.enabled else "no", ", ".join(spec.via) or "-")
 
 
+def _artefacts_row(spec: ArtefactsSpec) -> Row:
+    return (str(len(spec.trusted_keys)), ", ".join(f"{each.name} {each.version}" for each in spec.artefacts) or "-")
+
+
 def _system_row(spec: SystemSpec) -> Row:
     return (spec.version, spec.url)
 
@@ -358,6 +363,7 @@ COLUMNS: Final[dict[str, tuple[Row, Callable[[Any], Row]]]] = {
     "Address": (("ADDRESS", "TYPE", "FORWARDERS"), _address_row),
     "MessagingUser": (("USERNAME", "AUTHENTICATION"), _user_row),
     "Device": (("ENABLED", "VIA"), _device_row),
+    "Artefacts": (("KEYS", "ARTEFACTS"), _artefacts_row),
     "System": (("VERSION", "URL"), _system_row),
 }
 

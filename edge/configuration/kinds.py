@@ -9,6 +9,7 @@ from bridge.resources.resource import ResourceKind, ResourceKinds
 from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
+    ArtefactsSpec,
     DeviceSpec,
     GatewaySpec,
     MessagingUserSpec,
@@ -33,6 +34,7 @@ KINDS: Final = ResourceKinds(
             "MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"
         ),
         ResourceKind("Device", DeviceSpec, ("device", "devices", "dev")),
+        ResourceKind("Artefacts", ArtefactsSpec, ("artefacts", "art"), single=True),
         ResourceKind("System", SystemSpec, ("system", "sys"), single=True),
     ),
     CHECKS,

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from bridge.artefacts.limits import NAME_LENGTH_MAX
 from bridge.hidden import hides
 from bridge.pace import HOURS
 from bridge.proxy import Proxy
@@ -242,6 +243,50 @@ class GatewaySpec(ResourcePart, frozen=True, kw_only=True):
     """Endurance of the card or disk of the data directory in terabytes written, from its data sheet."""
     limits: Restart[Limits] = Limits()
     """Limits that protect the gateway."""
+
+
+# --- Artefacts -------------------------------------------------------------------------------------------------------
+
+ARTEFACTS_MAX: Final = 64
+"""Artefacts of one gateway: a check looks at all of them, at some 0.1 ms each."""
+TRUSTED_KEYS_MAX: Final = 16
+"""Keys of makers that a gateway trusts: a maker has two while it replaces one."""
+ArtefactName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=NAME_LENGTH_MAX)]
+ArtefactVersion = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]*$", max_length=NAME_LENGTH_MAX)]
+BoardName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=NAME_LENGTH_MAX)]
+
+
+class ArtefactPart(ResourcePart, frozen=True, kw_only=True):
+    """Artefact that the gateway holds for its devices."""
+
+    name: Kept[ArtefactName]
+    """Name of the artefact at the hub."""
+    version: Kept[ArtefactVersion]
+    """Its version."""
+    boards: Kept[tuple[BoardName, ...]] = ()
+    """Boards of the devices here: an artefact that is for none of them is refused. Empty: any."""
+    devices: Kept[tuple[Text, ...]] = ()
+    """Devices that may have it; a final ``*`` matches any characters. Empty: all."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and version."""
+        return self.name, self.version
+
+
+class ArtefactsSpec(ResourcePart, frozen=True, kw_only=True):
+    """Software for devices that the gateway fetches from its hub, verifies and holds."""
+
+    trusted_keys: Kept[Annotated[tuple[Text, ...], msgspec.Meta(max_length=TRUSTED_KEYS_MAX)]] = ()
+    """Public keys of makers, in PEM: what no other key has signed is refused."""
+    artefacts: Kept[Annotated[tuple[ArtefactPart, ...], msgspec.Meta(max_length=ARTEFACTS_MAX)]] = ()
+    """Artefacts to hold; all others are deleted."""
+    storage_bytes: Kept[Bytes] = msgspec.field(default=1 << 30, name="storage.bytes")
+    """Bytes that all images together may have; the later ones of the list are not fetched beyond that."""
+    rate: Kept[Annotated[Bytes, msgspec.Meta(gt=0)] | None] = None
+    """Most bytes a second for fetching, besides the `pace` of the connector."""
+    quiet_hours: Kept[Annotated[str, msgspec.Meta(pattern=HOURS)] | None] = None
+    """Hours without fetching, UTC: ``06:00-22:00``."""
 
 
 # --- System ----------------------------------------------------------------------------------------------------------

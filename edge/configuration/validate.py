@@ -43,6 +43,7 @@ from edge.configuration.resources import (
     SHORT_FORMS,
     AddressSpaceSpec,
     AddressSpec,
+    ArtefactsSpec,
     DeviceSpec,
     GatewaySpec,
     HubPart,
@@ -379,6 +380,26 @@ def _system(resources: Sequence[Resource]) -> Errors:
             yield error_at(resource, ("spec", "url"), message)
 
 
+def _artefacts(resources: Sequence[Resource]) -> Errors:
+    for resource, spec in of_kind(resources, ArtefactsSpec):
+        from bridge.artefacts.keys import InvalidKey, MakerPublicKey  # noqa: PLC0415 - cryptography takes 10 MiB
+
+        for i, pem in enumerate(spec.trusted_keys):
+            try:
+                MakerPublicKey.parse(pem)
+            except InvalidKey as why:
+                yield error_at(resource, ("spec", "trustedKeys", i), str(why))
+        seen: set[tuple[str, str]] = set()
+        for i, wanted in enumerate(spec.artefacts):
+            if wanted.key in seen:
+                yield error_at(resource, ("spec", "artefacts", i), f"{wanted.name} {wanted.version} is listed twice")
+            seen.add(wanted.key)
+            for j, device in enumerate(wanted.devices):
+                if "*" in device[:-1]:
+                    message = f'"{device}": a "*" may only be the last character'
+                    yield error_at(resource, ("spec", "artefacts", i, "devices", j), message)
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     _gateway,
     _connectors,
@@ -392,4 +413,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     _device_api,
     _insecure,
     _system,
+    _artefacts,
 )

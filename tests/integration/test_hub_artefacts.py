@@ -189,6 +189,19 @@ def test_gateway_downloads_with_its_certificate(hub: HubOperator, fleet: Enrolle
     )
 
 
+def test_gateway_fetches_what_the_hub_tells_it(fleet: EnrolledFleet, hub: HubOperator) -> None:
+    """The list and the trusted key come with the signed configuration, the files over the port of the uplink."""
+    uploaded(hub, name="told", kind=ArtefactKind.MODEL)
+    fleet.enrol("mill").start()
+    spec = {"trustedKeys": [KEY.public.pem], "artefacts": [{"name": "told", "version": "1.2.0"}]}
+    document = {"apiVersion": "waypost/v1", "kind": "Artefacts", "metadata": {"name": "gateway"}, "spec": spec}
+    fleet.fleet("config", "apply", "mill", "-f", fleet.written("artefacts.yaml", json.dumps(document)))
+    image = fleet.folder / "mill" / "artefacts" / "1.image"
+    wait_until(image.exists, timeout_s=60, what="it is fetched and verified")
+    assert image.read_bytes() == IMAGE
+    fleet.fleet("revoke", "mill")
+
+
 def test_changes_are_in_the_audit(hub: HubOperator) -> None:
     path = uploaded(hub, b"audited", name="audited")
     hub.send("DELETE", path)

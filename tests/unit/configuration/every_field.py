@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import inspect
 
+from bridge.artefacts.keys import ArtefactAlgorithm, MakerPrivateKey
 from bridge.resources import schema
 from bridge.resources.declaration import Field, alternative, fields_of, marked, part_in, reader_of
 from bridge.resources.endpoint import ListenEndpoint, valid_host, valid_port
@@ -23,6 +24,9 @@ from tests.support.mosquitto_passwords import mosquitto_hash
 
 Steps = tuple[str | int, ...]
 
+
+MAKERS: Final = [MakerPrivateKey.generate(ArtefactAlgorithm.ED25519).public.pem for _ in range(2)]
+"""Public keys of two makers of artefacts."""
 
 Documents = dict[str, dict[str, Any]]
 """The spec of each resource, by ``Kind/name``."""
@@ -167,6 +171,7 @@ def whole(pki: Path) -> Documents:
         "Device/d1": {},
         "Device/d2": {"via": ["d1"]},
         "Device/d3": {},
+        "Artefacts/gw": {"trustedKeys": [MAKERS[0]], "artefacts": [{"name": "blinker", "version": "1"}]},
         "System/gw": {
             "version": "2",
             "build": "a" * 64,
@@ -273,6 +278,11 @@ OTHER: Final[dict[str, Edit]] = {
     "MessagingUser device": {("MessagingUser/u", "device"): None},
     "MessagingUser device.id": {("MessagingUser/u", "device.id"): "d3"},
     "Device via": {("Device/d3", "via"): ["d1"]},
+    "Artefacts trustedKeys": {("Artefacts/gw", "trustedKeys"): [MAKERS[1]]},
+    "Artefacts artefacts": {("Artefacts/gw", "artefacts"): [{"name": "blinker", "version": "2"}]},
+    "Artefacts artefacts.boards": {("Artefacts/gw", "artefacts.0.boards"): ["pico-w"]},
+    "Artefacts artefacts.devices": {("Artefacts/gw", "artefacts.0.devices"): ["pump-*"]},
+    "Artefacts quietHours": {("Artefacts/gw", "quietHours"): "08:00-18:00"},
     "System build": {("System/gw", "build"): "c" * 64},
     "System url": {("System/gw", "url"): "http://localhost/2.raucb"},
     "System sha256": {("System/gw", "sha256"): "c" * 64},

@@ -1,0 +1,194 @@
+"""Index of the artefacts of a gateway: a SQLite database in their folder.
+
+A row is made when a manifest is accepted, and says when its image was verified. Rows of artefacts that were held once
+stay after they are no longer wanted: a lower sequence of their name is a downgrade, unless it was held before.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from bridge.artefacts.envelope import open_envelope
+from bridge.artefacts.manifest import ArtefactManifest, decode_manifest
+from edge.appliance.artefacts.limits import REMEMBERED_MAX
+
+FILE: Final = "index.db"
+FORMAT: Final = 1
+"""Version of the file's layout; a newer program writes a higher number."""
+
+_SCHEMA: Final = """
+CREATE TABLE artefacts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    version TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    envelope BLOB NOT NULL,
+    stored INTEGER NOT NULL DEFAULT 0,
+    held INTEGER NOT NULL DEFAULT 0,
+    wrong INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (name, version)
+);
+"""
+_ALL: Final = "SELECT id, name, version, sequence, size, envelope, stored, held, wrong FROM artefacts ORDER BY id"
+_ONE: Final = (
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong FROM artefacts"
+    " WHERE name = ? AND version = ?"
+)
+
+
+class IndexUnusable(OSError):
+    """The index cannot be opened or written; the message says why."""
+
+
+class IndexedArtefact(NamedTuple):
+    """Artefact of which the manifest was accepted."""
+
+    id: int
+    """Number that is never used again; its files are named by it."""
+    name: str
+    version: str
+    sequence: int
+    size: int
+    envelope: bytes
+    stored: bool
+    """The image is verified and on disk."""
+    held: bool
+    """The image was on disk once."""
+    wrong: int
+    """Number of images with a wrong checksum so far."""
+
+    @property
+    def manifest(self) -> ArtefactManifest:
+        """Accepted manifest."""
+        return decode_manifest(open_envelope(self.envelope).payload)
+
+
+class ArtefactIndex:
+    """The file. Calls block for some milliseconds; use it from one thread at a time. Methods raise `IndexUnusable`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open or create the file in a folder. A damaged one is replaced: its images are fetched again."""
+        path = folder / FILE
+        try:
+            return cls._opened(path)
+        except sqlite3.OperationalError as error:
+            raise IndexUnusable(f"{path}: {error}") from error
+        except sqlite3.DatabaseError:  # not a database, or damaged
+            for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))):
+                each.unlink(missing_ok=True)
+        try:
+            return cls._opened(path)
+        except sqlite3.Error as error:
+            raise IndexUnusable(f"{path}: {error}") from error
+
+    @classmethod
+    def _opened(cls, path: Path) -> Self:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, path)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._connection.close()
+
+    def __iter__(self) -> Iterator[IndexedArtefact]:
+        """Iterate over all artefacts, the oldest first."""
+        with self._errors():
+            rows = self._connection.execute(_ALL).fetchall()
+        return iter([_artefact(row) for row in rows])
+
+    def get(self, name: str, version: str) -> IndexedArtefact | None:
+        """Return an artefact; None if it is unknown."""
+        with self._errors():
+            found = self._connection.execute(_ONE, (name, version)).fetchone()
+        return None if found is None else _artefact(found)
+
+    def highest_held(self, name: str) -> int | None:
+        """Return the highest sequence of a name that was held; None without one."""
+        with self._errors():
+            (found,) = self._connection.execute(
+                "SELECT max(sequence) FROM artefacts WHERE name = ? AND held", (name,)
+            ).fetchone()
+        return None if found is None else int(found)
+
+    def add(self, manifest: ArtefactManifest, envelope: bytes) -> None:
+        """Add an artefact, or replace the one of the same name and version."""
+        with self._errors():
+            self._connection.execute(
+                "REPLACE INTO artefacts (name, version, sequence, size, envelope) VALUES (?, ?, ?, ?, ?)",
+                (manifest.name, manifest.version, manifest.sequence, manifest.size, envelope),
+            )
+
+    def replace_envelope(self, artefact: IndexedArtefact, envelope: bytes) -> None:
+        """Replace the signed manifest of an artefact by another one of the same image."""
+        with self._errors():
+            self._connection.execute("UPDATE artefacts SET envelope = ? WHERE id = ?", (envelope, artefact.id))
+
+    def mark_stored(self, artefact: IndexedArtefact) -> None:
+        """Record that the image is verified and on disk."""
+        self._update("UPDATE artefacts SET stored = 1, held = 1, wrong = 0 WHERE id = ?", artefact)
+
+    def mark_missing(self, artefact: IndexedArtefact) -> None:
+        """Record that the image is not on disk."""
+        self._update("UPDATE artefacts SET stored = 0, wrong = 0 WHERE id = ?", artefact)
+
+    def count_wrong(self, artefact: IndexedArtefact) -> None:
+        """Count an image with a wrong checksum."""
+        self._update("UPDATE artefacts SET stored = 0, wrong = wrong + 1 WHERE id = ?", artefact)
+
+    def forget(self, artefact: IndexedArtefact) -> None:
+        """Forget an artefact without an image; one that was held is remembered."""
+        if artefact.held:
+            self.mark_missing(artefact)
+        else:
+            self._update("DELETE FROM artefacts WHERE id = ?", artefact)
+
+    def trim(self) -> None:
+        """Forget the oldest remembered artefacts beyond `REMEMBERED_MAX`."""
+        with self._errors():
+            self._connection.execute(
+                "DELETE FROM artefacts WHERE NOT stored AND held AND id NOT IN"
+                " (SELECT id FROM artefacts ORDER BY id DESC LIMIT ?)",
+                (REMEMBERED_MAX,),
+            )
+
+    def _update(self, statement: str, artefact: IndexedArtefact) -> None:
+        with self._errors():
+            self._connection.execute(statement, (artefact.id,))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise IndexUnusable(f"{self._path}: {error}") from error
+
+
+def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int]) -> IndexedArtefact:
+    number, name, version, sequence, size, envelope, stored, held, wrong = row
+    return IndexedArtefact(number, name, version, sequence, size, envelope, bool(stored), bool(held), wrong)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the table in a new file. Raises `IndexUnusable` for a file of a newer program, and sqlite3.Error."""
+    connection.execute("PRAGMA synchronous = FULL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
+    elif version != FORMAT:
+        raise IndexUnusable(f"{path} has format {version}, and this version knows {FORMAT}: update Waypost")
+    connection.execute(_ALL).fetchone()

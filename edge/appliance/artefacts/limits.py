@@ -1,0 +1,46 @@
+"""Limits of artefacts at a gateway."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edge.broker.limits import MIB
+
+CHECK_INTERVAL_S: Final = 5.0
+"""Interval between two checks of configuration, room and missing artefacts: two stat(2) and one statvfs(2)."""
+
+RANGE_BYTES: Final = 256 << 10
+"""Bytes of one request to the hub: the most that a broken connection loses, with 0.2 % of header fields. With a rate
+limit a request has the bytes of a second, so that it never delays a reading for longer."""
+
+HEADER_BYTES: Final = 512
+"""Bytes of header fields of one request and its answer, as they count in a data budget."""
+
+SYNC_BYTES: Final = 4 << 20
+"""Bytes between two syncs of a download: the most that a power cut loses."""
+
+RETRY_S: Final = (5.0, 15.0, 60.0, 300.0)
+"""Pauses before the next attempts after a failure of the hub or of the link; the last one repeats."""
+
+REFUSED_RETRY_S: Final = 3_600.0
+"""Pause before the manifest of a refused artefact is fetched again: it costs some 500 bytes, and may be another one."""
+
+WRONG_IMAGES_MAX: Final = 2
+"""Images with a wrong checksum after which an artefact is refused: one may be damaged by a power cut."""
+
+EVICTION_MARGIN_BYTES: Final = 64 * MIB
+"""Free space above `limits.freeFloorBytes` below which images are evicted. A card that takes 10 MiB/s of messages needs
+6 s for it, and the room is checked every 5 s: artefacts leave before a message is refused."""
+
+FETCH_MARGIN_BYTES: Final = 128 * MIB
+"""Free space above `limits.freeFloorBytes` that is left after a fetch: twice the margin of eviction, so that an evicted
+image does not come back at once."""
+
+REMEMBERED_MAX: Final = 1_000
+"""Artefacts that were held once and are remembered, against downgrades: 600 KB. The oldest are forgotten."""
+
+WAIT_S_MIN: Final = 0.001
+"""Shortest wait for a rate, as rounding may leave one of zero."""
+
+REOPEN_S: Final = 60.0
+"""Pause before the folder or the index is opened again after an error of the card."""

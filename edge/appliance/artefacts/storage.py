@@ -1,0 +1,175 @@
+"""Folder of the artefacts of a gateway: images, downloads in progress, and their index.
+
+``ID.part`` is a download: its length is the place to continue. A complete one is verified, made durable and renamed to
+``ID.image``, and then marked as stored in the index. A process that was killed between two of these steps finds the
+file in the state of the last one, and continues: an image that is not marked is verified again, and a marked one
+without a file is fetched again. It blocks: use it from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+from bridge.artefacts.faults import ArtefactRefused
+from bridge.artefacts.manifest import ArtefactManifest
+from bridge.artefacts.verification import check_sequence, verify_image
+from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact
+from edge.appliance.artefacts.limits import SYNC_BYTES
+from edge.broker.security.private_file import FOLDER_MODE, sync_folder
+
+FOLDER: Final = "artefacts"
+"""Folder in the gateway's data directory."""
+_FILE: Final = re.compile(r"(\d+)\.(part|image)", re.ASCII)
+
+
+class ArtefactStorage:
+    """Artefacts on one card. Methods raise OSError and `IndexUnusable`."""
+
+    def __init__(self, folder: Path, index: ArtefactIndex) -> None:
+        self._folder = folder
+        self._index = index
+        self._part: tuple[int, BinaryIO] | None = None
+        """Artefact of the download in progress, and its open file."""
+        self._synced = 0
+        """Bytes of the open file that are on disk."""
+
+    @classmethod
+    def open(cls, data: Path) -> Self:
+        """Open the folder in a data directory, and make it agree with its index."""
+        folder = data / FOLDER
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        opened = cls(folder, ArtefactIndex.open(folder))
+        try:
+            opened._reconcile()
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        self._close_part()
+        self._index.close()
+
+    def __iter__(self) -> Iterator[IndexedArtefact]:
+        return iter(self._index)
+
+    def get(self, name: str, version: str) -> IndexedArtefact | None:
+        """Return an artefact with an accepted manifest; None if it has none."""
+        return self._index.get(name, version)
+
+    def image(self, artefact: IndexedArtefact) -> Path:
+        """Return the path of the verified image."""
+        return self._folder / f"{artefact.id}.image"
+
+    def accept(self, manifest: ArtefactManifest, envelope: bytes) -> None:
+        """Accept a verified manifest. Raises `ArtefactRefused` for a downgrade."""
+        before = self._index.get(manifest.name, manifest.version)
+        if before is not None and before.envelope == envelope:
+            return
+        if before is not None and _contents(before.manifest) == _contents(manifest):  # signed with another key
+            self._index.replace_envelope(before, envelope)
+            return
+        check_sequence(manifest, self._index.highest_held(manifest.name))
+        if before is not None:
+            self._delete(before)
+        self._index.add(manifest, envelope)
+
+    def have(self, artefact: IndexedArtefact) -> int:
+        """Return the bytes of the image that are here, verified or not."""
+        if self._part is not None and self._part[0] == artefact.id:
+            return self._part[1].tell()
+        for path in (self.image(artefact), self._part_path(artefact)):
+            with contextlib.suppress(FileNotFoundError):
+                return path.stat().st_size
+        return 0
+
+    def append(self, artefact: IndexedArtefact, content: bytes) -> None:
+        """Append the next bytes of an image."""
+        if self._part is None or self._part[0] != artefact.id:
+            self._close_part()
+            opened = self._part_path(artefact).open("ab", buffering=0)
+            self._part, self._synced = (artefact.id, opened), opened.tell()
+        file = self._part[1]
+        written = 0
+        while written < len(content):  # an unbuffered write may be short
+            written += file.write(content[written:])
+        if file.tell() - self._synced >= SYNC_BYTES:
+            os.fsync(file.fileno())
+            self._synced = file.tell()
+
+    def complete(self, artefact: IndexedArtefact) -> None:
+        """Verify a complete image and mark it as stored. Raises `ArtefactRefused` for a wrong one, which is deleted."""
+        self._close_part()
+        part, image = self._part_path(artefact), self.image(artefact)
+        found = image if image.exists() else part
+        try:
+            with found.open("rb") as file:
+                verify_image(artefact.manifest, file)
+                os.fsync(file.fileno())
+        except ArtefactRefused:
+            self._index.count_wrong(artefact)
+            self._delete(artefact)
+            raise
+        found.rename(image)
+        sync_folder(self._folder)
+        self._index.mark_stored(artefact)
+
+    def evict(self, artefact: IndexedArtefact) -> None:
+        """Delete the image, or what there is of it; it may be fetched again."""
+        self._index.mark_missing(artefact)
+        self._delete(artefact)
+
+    def keep_only(self, wanted: Collection[tuple[str, str]]) -> None:
+        """Delete the images of artefacts other than these, given by name and version."""
+        for artefact in self._index:
+            if (artefact.name, artefact.version) not in wanted:
+                self._index.forget(artefact)
+                self._delete(artefact)
+        self._index.trim()
+
+    def missing(self, artefact: IndexedArtefact) -> bool:
+        """Return whether the file of a stored image is gone or has another size; then it is to be fetched again."""
+        try:
+            gone = self.image(artefact).stat().st_size != artefact.size
+        except FileNotFoundError:
+            gone = True
+        if gone:
+            self.evict(artefact)
+        return gone
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _reconcile(self) -> None:
+        """Delete files without a row, and find out which images are gone."""
+        known = {artefact.id for artefact in self._index}
+        for path in self._folder.iterdir():
+            found = _FILE.fullmatch(path.name)
+            if found is not None and int(found[1]) not in known:
+                path.unlink()
+        for artefact in self._index:
+            if artefact.stored:
+                self.missing(artefact)
+
+    def _delete(self, artefact: IndexedArtefact) -> None:
+        if self._part is not None and self._part[0] == artefact.id:
+            self._close_part()
+        self._part_path(artefact).unlink(missing_ok=True)
+        self.image(artefact).unlink(missing_ok=True)
+
+    def _part_path(self, artefact: IndexedArtefact) -> Path:
+        return self._folder / f"{artefact.id}.part"
+
+    def _close_part(self) -> None:
+        if self._part is not None:
+            (_, file), self._part = self._part, None
+            file.close()
+
+
+def _contents(manifest: ArtefactManifest) -> tuple[int, int, bytes]:
+    return manifest.sequence, manifest.size, manifest.sha256

@@ -1,0 +1,1 @@
+"""Artefacts at a gateway."""
