@@ -24,6 +24,7 @@ DEBIAN: Final = {
     "zstd": "zstd",
     "debugfs": "e2fsprogs",
     "dpkg-deb": "dpkg",
+    "dtc": "device-tree-compiler",
     "fdtput": "device-tree-compiler",
     "genimage": "genimage",
     "mcopy": "mtools",

@@ -22,7 +22,7 @@ from images.steps import BuildSteps, Input, make_key, remove
 
 HERE: Final = Path(__file__).parent
 SYSTEM_PROGRAMS: Final = ("mke2fs", "debugfs", "systemctl")
-PROGRAMS: Final = ("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "xz", "zstd")
+PROGRAMS: Final = ("dtc", "fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "xz", "zstd")
 BOARDS: Final = {
     "pi3": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-3-*.dtb", "bcm2837-rpi-cm3-*.dtb"),
     "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
@@ -49,6 +49,13 @@ CONFIGURATION: Final = {
 """Lines of a board in `config.txt`: how the firmware finds the device tree of Linux. That of a Raspberry Pi 5 has the
 name that the firmware looks for.
 """
+FAN_BOARDS: Final = ("pi3", "pi4")
+"""Boards that the PoE HATs with a fan fit."""
+FAN_LEVELS: Final = {"rpi-poe": "0 1 10 100 255", "rpi-poe-plus": "0 32 64 128 255"}
+"""Levels of the fan of each PoE HAT, by the name of its overlay. A HAT has that name in its memory, and the firmware
+loads it from the folder `OVERLAYS`. The device trees of Debian 12 have no symbols: there it does nothing.
+"""
+OVERLAYS: Final = "overlays"
 REQUIRED_RELEASE: Final = {"pi5": DEBIAN_13}
 """Oldest release that has the drivers of a board in its kernel."""
 
@@ -195,7 +202,19 @@ def make_boot_files(parts: Path, board: str, system: Path, log: Path) -> list[st
         shutil.copy(path, parts / names[-1])
         if path.suffix == ".dtb":
             disable_prompt(parts / names[-1], log)
+    if board in FAN_BOARDS:
+        names += make_fan_overlays(parts, log)
     return names + (["config.txt"] if found else [])
+
+
+def make_fan_overlays(parts: Path, log: Path) -> list[str]:
+    """Compile the overlays that control the fans of PoE HATs, and return their names."""
+    (parts / OVERLAYS).mkdir()
+    text = (HERE / "poe-fan.dts").read_text()
+    names = [f"{OVERLAYS}/{name}.dtbo" for name in FAN_LEVELS]
+    for name, levels in zip(names, FAN_LEVELS.values(), strict=True):
+        run("dtc", "-I", "dts", "-O", "dtb", "-o", parts / name, "-", log=log, given=text.replace("@LEVELS@", levels))
+    return names
 
 
 def disable_prompt(tree: Path, log: Path) -> None:

@@ -486,14 +486,28 @@ def test_image_of_a_stub_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ).stdout.split()
     assert {name.removeprefix("::/") for name in listed} == {
         "boot.scr", "rauc.bak", "rauc.env", "root.sha256", "waypost.yaml", "settings.html",
-        "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
+        "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb", "overlays/",
     }  # fmt: skip
+    subprocess.run(["mcopy", "-i", place, "::/overlays/rpi-poe.dtbo", str(tmp_path)], check=True)
     subprocess.run(["mcopy", "-i", place, f"::/{device_tree.name}", str(tmp_path)], check=True)
     said = ["fdtget", "-t", "i", str(tmp_path / device_tree.name), "/config", "bootdelay"]
     assert subprocess.run(said, capture_output=True, text=True, check=True).stdout == "-2\n"
 
 
-@needs("dtc", "fdtput", "mkimage", "mkenvimage")
+SPEEDS = ("slow", "medium", "fast", "full")
+MAINLINE_TREE = """
+/dts-v1/;
+/ {
+    thermal-zones {
+        cpu_thermal: cpu-thermal { trips { cpu-crit { temperature = <90000>; }; }; cooling-maps { }; };
+    };
+    soc { firmware: rpi-firmware { compatible = "raspberrypi,bcm2835-firmware", "simple-mfd"; }; };
+};
+"""
+"""Labels and nodes of the device tree of a Raspberry Pi 4 in Linux 7.3 that the overlays refer to."""
+
+
+@needs("dtc", "fdtget", "fdtoverlay", "fdtput", "mkimage", "mkenvimage")
 class TestBoards:
     FIRMWARE = ("bootcode.bin", "start.elf", "fixup.dat", "start4.elf", "fixup4.dat", "u-boot.bin")
     TREES = ("bcm2711-rpi-4-b", "bcm2711-rpi-400", "bcm2712-rpi-5-b", "bcm2712-d-rpi-5-b", "bcm2837-rpi-3-b",
@@ -517,9 +531,33 @@ class TestBoards:
             words = [find("dtc") or "dtc", "-q", "-o", str(system / "firmware" / f"{name}.dtb"), "-"]
             subprocess.run(words, input='/dts-v1/; / { model = "stub"; };', text=True, check=True)
         found = building.make_boot_files(parts, board, system, tmp_path / "log")
-        assert set(found) == (own | {"u-boot.bin", "config.txt"} if own else set())
+        fans = {"overlays/rpi-poe.dtbo", "overlays/rpi-poe-plus.dtbo"} if board in {"pi3", "pi4"} else set()
+        assert set(found) == (own | fans | {"u-boot.bin", "config.txt"} if own else set())
         assert not [name for name in found if not (parts / name).is_file()]
         assert (parts / "rauc.bak").read_bytes() == (parts / "rauc.env").read_bytes()
+
+    def test_overlay_of_a_hat_adds_its_fan_to_the_device_tree(self, tmp_path: Path) -> None:
+        tree, whole = tmp_path / "tree.dtb", tmp_path / "whole.dtb"
+        words = [find("dtc") or "dtc", "-q", "-@", "-o", str(tree), "-"]
+        subprocess.run(words, input=MAINLINE_TREE, text=True, check=True)
+        names = building.make_fan_overlays(tmp_path, tmp_path / "log")
+        for name, levels in zip(names, building.FAN_LEVELS.values(), strict=True):
+            words = [find("fdtoverlay") or "fdtoverlay", "-i", str(tree), "-o", str(whole), str(tmp_path / name)]
+            subprocess.run(words, check=True)
+
+            def read(node: str, value: str) -> list[str]:
+                done = subprocess.run(["fdtget", str(whole), node, value], capture_output=True, text=True, check=True)
+                return done.stdout.split()
+
+            assert read("/soc/rpi-firmware/pwm", "compatible") == ["raspberrypi,firmware-poe-pwm"]
+            assert read("/pwm-fan", "cooling-levels") == levels.split()
+            assert read("/pwm-fan", "pwms")[0] == read("/soc/rpi-firmware/pwm", "phandle")[0]
+            zone = "/thermal-zones/cpu-thermal"
+            temperatures = [read(f"{zone}/trips/fan-{speed}", "temperature") for speed in SPEEDS]
+            assert temperatures == [["40000"], ["45000"], ["50000"], ["55000"]]
+            for level, speed in enumerate(SPEEDS):
+                fan = read("/pwm-fan", "phandle")[0]
+                assert read(f"{zone}/cooling-maps/fan-{speed}", "cooling-device") == [fan, f"{level}", f"{level + 1}"]
 
     def test_every_board_has_a_name_and_settings_of_the_firmware(self) -> None:
         assert building.BOARDS.keys() == building.NAMES.keys() == {*building.CONFIGURATION, "qemu"}
