@@ -41,8 +41,8 @@ class FoundSet(NamedTuple):
 class DeviceStore(Protocol):
     """Devices of one tenant. Methods raise CommandError."""
 
-    def add(self, device: str, document: dict[str, Any]) -> None:
-        """Add a device."""
+    def add(self, device: str, document: dict[str, Any]) -> str:
+        """Add a device; return the entity tag of its credentials, which are none."""
 
     def get(self, device: str) -> dict[str, Any]:
         """Return a device."""
@@ -67,8 +67,10 @@ class _RemoteDevices:
         self._client = client
         self._tenant = quote(tenant or client.ask("status")["tenant"] or DEFAULT_TENANT, safe="")
 
-    def add(self, device: str, document: dict[str, Any]) -> None:
-        self._client.ask(self._path(device), api=API, method="POST", body=document)
+    def add(self, device: str, document: dict[str, Any]) -> str:
+        with self._client.open(self._path(device), api=API, method="POST", body=document) as answer:
+            self._client.document(answer, "POST")
+            return answer.headers.get("ETag", "")
 
     def get(self, device: str) -> dict[str, Any]:
         found: dict[str, Any] = self._client.ask(self._path(device), api=API)
@@ -118,7 +120,7 @@ class _LocalDevices:
         self._quotas = quotas
         self._tenant = tenant
 
-    def add(self, device: str, document: dict[str, Any]) -> None:
+    def add(self, device: str, document: dict[str, Any]) -> str:
         from cloud.hub.devices.service import devices_max
         from cloud.hub.devices.tenants import EMPTY
         from cloud.hub.peers import tenant_fault
@@ -126,7 +128,7 @@ class _LocalDevices:
 
         owner = self._tenant if tenant_fault(self._tenant) is None else None
         limits = TenantLimits(owner, lambda known: devices_max(self._quotas, known), EMPTY)
-        self._devices.add(self._row(device, document), limits)
+        return str(self._devices.add(self._row(device, document), limits))
 
     def get(self, device: str) -> dict[str, Any]:
         from cloud.hub.devices.documents import device_answer

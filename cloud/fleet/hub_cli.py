@@ -8,6 +8,7 @@ import time
 from cloud.fleet.audited import audited
 from cloud.fleet.bundles import bundle
 from cloud.fleet.devices import device
+from cloud.fleet.hono.cli import import_registry
 from cloud.fleet.place import HubPlace, hub_options, open_enrolments
 from cloud.fleet.registry_cli import backup, migrate, move_registry, restore
 from cloud.fleet.users import user
@@ -17,6 +18,7 @@ from edge.output.text import word
 
 for each in (user, device, bundle, backup, restore, move_registry, migrate):
     hub.add_command(each)
+device.add_command(import_registry)
 
 
 @hub.command("revoke-certificate")

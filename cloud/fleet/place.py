@@ -81,6 +81,24 @@ def directory_options(function: F) -> F:
     return data_option(hub_option(_with_place(function)))
 
 
+def console_option(function: F) -> F:
+    """Add the option that chooses a running hub; the function gets the client of its console as first argument."""
+
+    @functools.wraps(function)
+    def behind(hub: str | None, **given: Any) -> None:
+        client = _client(hub)
+        if client is None:
+            hint = "sign in: waypost login URL; or name the console: --hub URL"
+            what = "this command needs the console of a running hub, and no context of one is in use"
+            raise CommandError(what, hint, error="no-context", code=Exit.USAGE)
+        function(client, **given)
+
+    option = click.option(
+        "--hub", metavar="URL|CONTEXT", help="Console of the hub, after `waypost login`.  [default: the context in use]"
+    )
+    return option(cast("F", behind))
+
+
 def _with_place(function: F) -> F:
     @functools.wraps(function)
     def behind(data: Path | None, hub: str | None, config: Path | None = None, **given: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ class ServerEvent(NamedTuple):
 
 
 class ConsoleClient:
-    """Requests to one console. Each opens a connection: a command sends few."""
+    """Requests to one console. Each opens a connection, as a command sends few; see `keeping`."""
 
     def __init__(
         self,
@@ -80,6 +81,19 @@ class ConsoleClient:
         self.login = login or Login()
         self._trust = trust or Context()
         self._context = context
+        self._keeps = False
+        self._kept: HTTPConnection | None = None
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[ConsoleClient]:
+        """Yield a client for many requests, one after the other, over one connection. Each answer has to be read to its
+        end."""
+        client = ConsoleClient(self.url, self.login, self._trust, context=self._context)
+        client._keeps = True
+        try:
+            yield client
+        finally:
+            client._forget()
 
     def as_user(self, login: tuple[str, str] | None) -> ConsoleClient:
         """Return a client with a user and password; this one for None."""
@@ -99,6 +113,7 @@ class ConsoleClient:
         try:
             return msgspec.json.decode(answer.read() or b"null")
         except (OSError, HTTPException, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._forget()
             raise self._lost(method, error) from None
 
     def read(self, kind: type[T], path: str, /, **given: Any) -> T:
@@ -123,7 +138,7 @@ class ConsoleClient:
         given = {name: value for name, value in query.items() if value is not None}
         target = f"{api}{path}{'?' if given else ''}{urlencode(given, doseq=True)}"
         fields = {
-            "Connection": "close",
+            "Connection": "keep-alive" if self._keeps else "close",
             "X-Requested-With": "waypost",
             **self.login.fields(self.url),
             **(headers or {}),
@@ -149,6 +164,7 @@ class ConsoleClient:
             answer = connection.getresponse()  # it owns the socket
         except BaseException as error:
             connection.close()
+            self._kept = None
             if isinstance(error, OSError | HTTPException | ValueError):
                 raise self._lost(method, error) from None
             raise
@@ -162,14 +178,25 @@ class ConsoleClient:
             raise self._refused(answer, said)
 
     def _connected(self, answer_s: float) -> HTTPConnection:
-        """Return a new connection. Raises what `open` translates."""
+        """Return a connection, a new one unless it is kept. Raises what `open` translates."""
+        if self._kept is not None and self._kept.sock is not None:
+            self._kept.sock.settimeout(answer_s)
+            return self._kept
         connection = self.connection(answer_s)
         try:
             connection.connect()
         except BaseException:
             connection.close()
             raise
+        if self._keeps:
+            self._kept = connection
         return connection
+
+    def _forget(self) -> None:
+        """Close the kept connection."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def pages(self, path: str, key: str, **query: Any) -> Iterator[Any]:
         """Yield the rows of all pages of a list; `key`: of its rows. Raises CommandError."""

@@ -78,7 +78,11 @@ _TO_READ: Final = (ImportOutcome.LEFT_OUT, ImportOutcome.CHANGED)
 
 
 def _import(source: Path, name: str, space: str) -> ImportedConfiguration:
-    """Import a file by its name. Raises ImportFileError."""
+    """Import a file by its name. Raises ImportFileError, CommandError."""
+    if source.suffix == ".json":
+        what = f"{source} is JSON: a gateway takes no file of that form"
+        hint = f"the registry of Eclipse Hono goes to a hub: waypost hub device import {word(str(source))}"
+        raise CommandError(what, hint, code=Exit.USAGE, error="invalid-value")
     if source.suffix in SUFFIXES:
         from edge.appliance.importing.enmasse import import_enmasse
 

@@ -477,3 +477,11 @@ def test_one_of_several_spaces_is_named(exported: Path, capsys: pytest.CaptureFi
     assert "left out" in capsys.readouterr().out
     exported.write_text("{")
     assert run(["import", str(exported), "-f", str(target), "--force"]) == 2
+
+
+def test_a_registry_of_hono_goes_to_a_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "device-identities.json"
+    source.write_text("[]")
+    assert run(["import", str(source), "-f", str(tmp_path / "out.yaml")]) == 2
+    assert "hub device import" in capsys.readouterr().err
+    assert not (tmp_path / "out.yaml").exists()
