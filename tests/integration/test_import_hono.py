@@ -17,9 +17,9 @@ from tests.support.command import PROGRAM, run_waypost
 from tests.support.enrolled import EnrolledFleet
 from tests.support.hono_registry import PASSWORD, SECRETS, hashed, password_of, write, write_registry
 from tests.support.operator import HubOperator
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 
-MANY = 300
+MANY = 80
 
 
 class Importer(NamedTuple):
@@ -38,6 +38,11 @@ class Importer(NamedTuple):
         document: dict[str, Any] = json.loads(self.run(*words, "--json"))
         return document
 
+    def count(self, tenant: str) -> int:
+        """Return the number of devices of a tenant at the hub."""
+        answer = self.hub.ask("GET", f"/v1/devices/{tenant}?pageSize=1")
+        return int(answer.document["total"]) if answer.status == 200 else 0
+
     def get(self, path: str) -> Any:
         answer = self.hub.ask("GET", f"/v1/{path}")
         assert answer.status == 200, answer
@@ -47,7 +52,7 @@ class Importer(NamedTuple):
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Importer]:
     folder = tmp_path_factory.mktemp("hono")
-    with EnrolledFleet(folder) as fleet:
+    with EnrolledFleet(folder, f"--http=127.0.0.1:{free_port()}") as fleet:
         rights = ("--allow", "view:$fleet", "--allow", "manage:$fleet")
         added = run_waypost("hub", "user", "add", "ops@default", "--data", str(fleet.hub.data), *rights)
         password = re.findall(r"^password: (\S+)", added.stdout, re.MULTILINE)[0]
@@ -153,18 +158,23 @@ def test_pages_of_the_management_api(person: Importer, tmp_path: Path) -> None:
     assert person.get("devices/PAGES/p1")["enabled"] is True
 
 
+def write_many(folder: Path, tenant: str) -> list[Path]:
+    """Write a registry of `MANY` devices with passwords."""
+    names = [f"d{i}" for i in range(MANY)]
+    return [
+        write(folder, "tenants.json", [{"tenant-id": tenant}]),
+        write(folder, "d.json", [{"tenant": tenant, "devices": [{"device-id": each} for each in names]}]),
+        write(folder, "c.json", [{"tenant": tenant, "credentials": [password_of(each) for each in names]}]),
+    ]
+
+
 def test_a_killed_run_is_completed_by_the_next(person: Importer, tmp_path: Path) -> None:
     """A process is killed while it imports; devices are then there at most once, each with its credentials."""
-    files = [
-        write(tmp_path, "tenants.json", [{"tenant-id": "KILLED"}]),
-        write(tmp_path, "d.json", [{"tenant": "KILLED", "devices": [{"device-id": f"d{i}"} for i in range(MANY)]}]),
-        write(tmp_path, "c.json", [{"tenant": "KILLED", "credentials": [password_of(f"d{i}") for i in range(MANY)]}]),
-    ]
+    files = write_many(tmp_path, "KILLED")
     command = [*PROGRAM, "hub", "device", "import", *map(str, files)]
 
     def count() -> int:
-        answer = person.hub.ask("GET", "/v1/devices/KILLED?pageSize=1")
-        return int(answer.document["total"]) if answer.status == 200 else 0
+        return person.count("KILLED")
 
     with subprocess.Popen(command, env=person.environment, stdout=subprocess.DEVNULL) as running:
         wait_until(lambda: count() > 10, timeout_s=30, what="some devices are in", every_s=0.02)
@@ -177,6 +187,23 @@ def test_a_killed_run_is_completed_by_the_next(person: Importer, tmp_path: Path)
     assert report["credentials"]["added"] + report["credentials"]["unchanged"] == MANY
     assert count() == MANY
     assert person.report(*files)["counts"]["credentials"]["unchanged"] == MANY
+
+
+@pytest.mark.slow
+def test_a_killed_hub_is_waited_for(person: Importer, tmp_path: Path) -> None:
+    """The hub is killed while a run goes on, and starts again: that run still imports everything, once."""
+    files = write_many(tmp_path, "RESTARTED")
+    command = [*PROGRAM, "hub", "device", "import", *map(str, files), "--json"]
+    with subprocess.Popen(command, env=person.environment, stdout=subprocess.PIPE) as running:
+        wait_until(lambda: person.count("RESTARTED") > 10, timeout_s=30, what="some devices are in", every_s=0.02)
+        person.hub.hub.kill()
+        person.hub.hub.start()
+        output, _ = running.communicate(timeout=180)
+    assert running.returncode == 0
+    counts = json.loads(output)["counts"]
+    assert counts["devices"]["added"] == counts["credentials"]["added"] == MANY
+    again = person.report(*files)["counts"]
+    assert again["devices"]["unchanged"] == again["credentials"]["unchanged"] == MANY
 
 
 def test_mistakes_change_nothing(person: Importer, tmp_path: Path) -> None:

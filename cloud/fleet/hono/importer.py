@@ -35,8 +35,11 @@ from edge.output.errors import CommandError
 from edge.remote.client import ConsoleClient
 
 T = TypeVar("T")
-TRANSIENT: Final = frozenset({"unreachable", "outcome-unknown", "connection-lost", "not-available", "server-failed"})
-"""Codes of errors that may be gone in a minute: the hub restarts, or is busy."""
+TRANSIENT: Final = frozenset(
+    {"unreachable", "outcome-unknown", "connection-lost", "not-available", "not-delivered", "too-many-requests"}
+)
+"""Codes of errors that may be gone in a minute: the hub restarts or is busy, or a proxy before it does not reach it.
+A fault of the hub at one document is not among them, so that the others are imported."""
 FATAL: Final = frozenset({"not-signed-in", "certificate-not-trusted", "certificate-changed"})
 """Codes of errors that every further request has too."""
 UNUSED: Final = {

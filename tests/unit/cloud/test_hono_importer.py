@@ -198,12 +198,13 @@ class TestPatience:
             importer._repeated(step)
         assert waits == list(RETRY_WAITS_S)
 
-    def test_another_error_is_not_repeated(self) -> None:
+    @pytest.mark.parametrize("code", ["invalid-request", "server-failed", "no-right"])
+    def test_another_error_is_not_repeated(self, code: str) -> None:
         waits: list[float] = []
         importer = HonoImporter(ConsoleClient("http://127.0.0.1:9"), RegistryReport(), wait=waits.append)
 
         def step() -> None:
-            raise CommandError("no", error="invalid-request")
+            raise CommandError("no", error=code)
 
         with pytest.raises(CommandError, match="no"):
             importer._repeated(step)
