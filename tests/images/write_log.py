@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,14 +67,20 @@ class WriteLog:
 
     def ends(self) -> Sequence[int]:
         """Return the size of the log after each of its requests."""
-        found, at, size = list[int](), SECTOR, self.size
+        return [end for end, _, _ in self.requests(self.size)]
+
+    def requests(self, size: int) -> Iterator[tuple[int, Write, bool]]:
+        """Yield each request within the first `size` bytes of the log: its end in the log, its write, and whether it
+        is a flush.
+        """
+        at = SECTOR
         with self.file.open("rb") as log:
             while at + SECTOR <= size:
                 log.seek(at)
-                _, sectors, _, _ = _HEADER.unpack(log.read(_HEADER.size))
-                at += SECTOR * (1 + sectors)
-                found.append(at)
-        return found
+                sector, sectors, flags, _ = _HEADER.unpack(log.read(_HEADER.size))
+                write = Write(sector * SECTOR, at + SECTOR, sectors * SECTOR)
+                at = write.data + write.size
+                yield at, write, bool(flags & _FLUSH)
 
     def in_order(self) -> Sequence[Write]:
         """Return all writes in their order, flushed or not: those of a program that waits for each one."""
@@ -93,15 +99,10 @@ class WriteLog:
 
     def _until(self, size: int) -> tuple[list[Write], list[Write]]:
         """Return the writes before and after the last flush within the first `size` bytes of the log."""
-        flushed, later, at = list[Write](), list[Write](), SECTOR
-        with self.file.open("rb") as log:
-            while at + SECTOR <= size:
-                log.seek(at)
-                sector, sectors, flags, _ = _HEADER.unpack(log.read(_HEADER.size))
-                write = Write(sector * SECTOR, at + SECTOR, sectors * SECTOR)
-                at = write.data + write.size
-                if flags & _FLUSH:
-                    flushed, later = flushed + later, []
-                elif write.size and at <= size:
-                    later.append(write)
+        flushed, later = list[Write](), list[Write]()
+        for end, write, is_flush in self.requests(size):
+            if is_flush:
+                flushed, later = flushed + later, []
+            elif write.size and end <= size:
+                later.append(write)
         return flushed, later
