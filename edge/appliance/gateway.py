@@ -242,7 +242,6 @@ class Gateway:
             await self._configuring.stop()
         await self._renewal.stop()
         await self._revocations.stop()
-        await self._artefacts.stop()
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
@@ -255,6 +254,7 @@ class Gateway:
         await asyncio.gather(*self._recording, return_exceptions=True)  # they save charts and events
         if self._web_server is not None:
             await self._web_server.stop()
+        await self._artefacts.stop()
         self.store.close()
 
     def works(self) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from bridge.pace import Pacer
 from bridge.resources.parse import parse
 from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink
+from edge.appliance.artefacts.library import HeldArtefact
 from edge.broker.configuration import Connector, EndpointHost
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -35,7 +36,8 @@ class ArtefactGateway:
         self.connected = True
         self.clock_good = True
         self.now = 1_000.0
-        self.keeper: ArtefactKeeper | None = None
+        self.last: tuple[dict[tuple[str, str], HeldArtefact], list[str]] = {}, []
+        """Artefacts and problems at the end of the last run."""
 
     def want(self, *artefacts: dict[str, Any], keys: Sequence[str] = (KEY.public.pem,), **spec: Any) -> None:
         """Apply an `Artefacts` resource; without artefacts the usual one."""
@@ -52,12 +54,13 @@ class ArtefactGateway:
         """Run a keeper, as after a start, until a condition holds; return it."""
 
         async def main() -> ArtefactKeeper:
-            keeper = self.keeper = self._make()
+            keeper = self.make()
             try:
                 for _ in range(STEPS_MAX):
-                    self.now += await keeper.check()
+                    keeping, fetching = await keeper.keep(), await keeper.fetch()
                     if until(keeper):
                         return keeper
+                    self.now += max(0.001, min(keeping, fetching))
             finally:
                 self.last = dict(keeper.held), [f"{each.name}: {each.what}" for each in keeper.problems()]
                 await keeper.stop()
@@ -86,7 +89,8 @@ class ArtefactGateway:
         self.run(lambda _: self.now >= end)
         return self.last[1]
 
-    def _make(self) -> ArtefactKeeper:
+    def make(self) -> ArtefactKeeper:
+        """Return a keeper, in a running loop; the caller stops it."""
         return ArtefactKeeper(
             self.data,
             connectors=lambda: self.connectors,

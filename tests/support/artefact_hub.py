@@ -23,6 +23,8 @@ class ArtefactHubServer:
         """Path and range of each request."""
         self.statuses: list[int] = []
         """Statuses of the next answers, instead of the content."""
+        self.broken: set[str] = set()
+        """Paths that are answered with 500."""
         self.cuts: list[int] = []
         """Bytes after which the next answers with a range end."""
         self.hook: Callable[[str], None] = lambda _: None
@@ -69,6 +71,8 @@ class ArtefactHubServer:
         self.hook(path)
         content = self.files.get(path)
         status = self.statuses.pop(0) if self.statuses else 404 if content is None else 200
+        if path in self.broken:
+            status = 500
         if content is None or status != 200:
             request.send_response(status)
             request.send_header("Content-Length", "0")

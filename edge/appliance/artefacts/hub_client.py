@@ -17,6 +17,7 @@ from urllib.parse import quote
 from bridge.artefacts.faults import ArtefactFault, ArtefactRefused
 from bridge.artefacts.limits import ENVELOPE_BYTES_MAX
 from bridge.proxy import PeerRoute
+from edge.appliance.artefacts.limits import READ_BYTES
 from edge.appliance.update.bundle_server import BundleServer
 from edge.appliance.update.hub_source import hub_context
 from edge.broker.configuration import Connector, TlsFiles
@@ -45,12 +46,22 @@ class ArtefactHub:
         self.connector: Final = connector
         self._way = 0
         """Place of the endpoint in use among those of the connector."""
+        self.received = 0
+        """Bytes of the last answer that were received."""
+        self._aborted = False
         self._server: BundleServer | None = None
 
     def next_way(self) -> None:
         """Use the next endpoint of the hub."""
         self.close()
         self._way += 1
+
+    def abort(self) -> None:
+        """End the request in progress, and refuse further ones; for another thread."""
+        self._aborted = True
+        server = self._server
+        if server is not None:
+            server.abort()
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -60,11 +71,15 @@ class ArtefactHub:
 
     def manifest(self, name: str, version: str) -> bytes:
         """Return the signed manifest of an artefact; one byte more than allowed for a larger one."""
-        return self._get(f"{_path(name, version)}/manifest", {}, ENVELOPE_BYTES_MAX + 1)[1]
+        answer, content = self._get(f"{_path(name, version)}/manifest", {}, ENVELOPE_BYTES_MAX + 1)
+        stated = answer.headers.get("Content-Length", "")
+        if stated.isdecimal() and len(content) < min(int(stated), ENVELOPE_BYTES_MAX + 1):
+            raise HubAway("the connection broke within a manifest")
+        return content
 
     def image(self, name: str, version: str, start: int, stop: int, size: int) -> bytes:
-        """Return the bytes `start` up to, and without, `stop` of an image of `size` bytes. Raises `ArtefactRefused` for
-        an image of another size."""
+        """Return the bytes of an image of `size` bytes from `start` on, up to `stop`: fewer when the connection broke.
+        Raises `ArtefactRefused` for an image of another size."""
         wanted = {"Range": f"bytes={start}-{stop - 1}"}
         answer, content = self._get(f"{_path(name, version)}/image", wanted, stop - start)
         found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
@@ -73,14 +88,17 @@ class ArtefactHub:
         if int(found[3]) != size:
             fault = ArtefactFault.TRUNCATED if int(found[3]) < size else ArtefactFault.TOO_LARGE
             raise ArtefactRefused(fault, f"the image at the hub has {found[3]} bytes, and its manifest says {size}")
-        if (int(found[1]), int(found[2]) + 1) != (start, stop) or len(content) != stop - start:
-            raise HubAway(f"the connection ended after {len(content)} of {stop - start} bytes")
+        if (int(found[1]), int(found[2]) + 1) != (start, stop) or not content:
+            raise HubAway("the hub's answer is not the part that was requested, or the connection broke")
         return content
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, headers: dict[str, str], most: int) -> tuple[http.client.HTTPResponse, bytes]:
-        """Return an answer and up to `most` bytes of it."""
+        """Return an answer and up to `most` bytes of it: fewer when the connection broke."""
+        self.received = 0
+        if self._aborted:
+            raise HubAway("fetching has ended")
         way = self.connector.ways[self._way % len(self.connector.ways)]
         if self._server is None:
             self._server = BundleServer(way.proxy, _context(self.connector.tls))
@@ -89,13 +107,24 @@ class ArtefactHub:
             with self._server.get(url, headers) as answer:
                 if answer.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
                     raise HubRefused(f"{_at(way)} answers {answer.status} {answer.reason}", answer.status)
-                content = answer.read(most)
-                if answer.length and len(content) < most:
-                    raise HubAway(f"{_at(way)}: the connection ended {answer.length} bytes too early")
-                return answer, content
+                return answer, self._read(answer, most)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise HubAway(f"{_at(way)}: {error or type(error).__name__}") from None
+
+    def _read(self, answer: http.client.HTTPResponse, most: int) -> bytes:
+        """Read up to `most` bytes, or those that came before the connection broke."""
+        parts = []
+        while self.received < most:
+            try:
+                part = answer.read1(min(READ_BYTES, most - self.received))
+            except (OSError, http.client.HTTPException):
+                break
+            if not part:
+                break
+            self.received += len(part)
+            parts.append(part)
+        return b"".join(parts)
 
     @property
     def _scheme(self) -> str:

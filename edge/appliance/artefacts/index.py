@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, Self
 
 from bridge.artefacts.envelope import open_envelope
 from bridge.artefacts.manifest import ArtefactManifest, decode_manifest
-from edge.appliance.artefacts.limits import REMEMBERED_MAX
+from edge.appliance.artefacts.limits import NAMES_MAX, REMEMBERED_MAX
 
 FILE: Final = "index.db"
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the file's layout; a newer program writes a higher number."""
 
 _SCHEMA: Final = """
@@ -33,6 +33,7 @@ CREATE TABLE artefacts (
     wrong INTEGER NOT NULL DEFAULT 0,
     UNIQUE (name, version)
 );
+CREATE TABLE sequences (name TEXT NOT NULL UNIQUE, sequence INTEGER NOT NULL);
 """
 _ALL: Final = "SELECT id, name, version, sequence, size, envelope, stored, held, wrong FROM artefacts ORDER BY id"
 _ONE: Final = (
@@ -121,7 +122,7 @@ class ArtefactIndex:
         """Return the highest sequence of a name that was held; None without one."""
         with self._errors():
             (found,) = self._connection.execute(
-                "SELECT max(sequence) FROM artefacts WHERE name = ? AND held", (name,)
+                "SELECT max(sequence) FROM sequences WHERE name = ?", (name,)
             ).fetchone()
         return None if found is None else int(found)
 
@@ -139,8 +140,15 @@ class ArtefactIndex:
             self._connection.execute("UPDATE artefacts SET envelope = ? WHERE id = ?", (envelope, artefact.id))
 
     def mark_stored(self, artefact: IndexedArtefact) -> None:
-        """Record that the image is verified and on disk."""
-        self._update("UPDATE artefacts SET stored = 1, held = 1, wrong = 0 WHERE id = ?", artefact)
+        """Record that the image is verified and on disk, and the sequence of its name, which only rises."""
+        known = self.highest_held(artefact.name)
+        with self._errors(), self._transaction():
+            self._connection.execute(
+                "UPDATE artefacts SET stored = 1, held = 1, wrong = 0 WHERE id = ?", (artefact.id,)
+            )
+            if known is None or artefact.sequence > known:
+                row = (artefact.name, artefact.sequence)
+                self._connection.execute("REPLACE INTO sequences (name, sequence) VALUES (?, ?)", row)
 
     def mark_missing(self, artefact: IndexedArtefact) -> None:
         """Record that the image is not on disk."""
@@ -158,8 +166,12 @@ class ArtefactIndex:
             self._update("DELETE FROM artefacts WHERE id = ?", artefact)
 
     def trim(self) -> None:
-        """Forget the oldest remembered artefacts beyond `REMEMBERED_MAX`."""
+        """Forget the oldest remembered artefacts beyond `REMEMBERED_MAX`, and names beyond `NAMES_MAX`."""
         with self._errors():
+            self._connection.execute(
+                "DELETE FROM sequences WHERE rowid NOT IN (SELECT rowid FROM sequences ORDER BY rowid DESC LIMIT ?)",
+                (NAMES_MAX,),
+            )
             self._connection.execute(
                 "DELETE FROM artefacts WHERE NOT stored AND held AND id NOT IN"
                 " (SELECT id FROM artefacts ORDER BY id DESC LIMIT ?)",
@@ -169,6 +181,16 @@ class ArtefactIndex:
     def _update(self, statement: str, artefact: IndexedArtefact) -> None:
         with self._errors():
             self._connection.execute(statement, (artefact.id,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -189,6 +211,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
-    elif version != FORMAT:
+    elif version < FORMAT:
+        raise sqlite3.DatabaseError("the format of a development version")
+    elif version > FORMAT:
         raise IndexUnusable(f"{path} has format {version}, and this version knows {FORMAT}: update Waypost")
+    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise sqlite3.DatabaseError("the database is damaged")
     connection.execute(_ALL).fetchone()

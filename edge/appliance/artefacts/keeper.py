@@ -1,17 +1,19 @@
 """Keeps the artefacts of a gateway: follows its configuration, fetches what is missing, and makes room for messages.
 
-Every step moves one range of one image, in the quiet lane: it waits for the rate, the quiet hours and the monthly
-budget of the connector to the hub, as a backlog does, and counts in them. Files and network are used on one thread of
-its own, so the event loop never waits.
+Two tasks, so that a hub that hangs never delays the other one: `keep` follows the configuration and evicts images,
+`fetch` moves one range of one image in the quiet lane. It waits for the rate, the quiet hours and the monthly budget of
+the connector to the hub, as a backlog does, and counts in them. Files are used on one thread, the network and the
+verification of images on another, so the event loop never waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -26,7 +28,9 @@ from edge.appliance.artefacts.limits import (
     HEADER_BYTES,
     RANGE_BYTES,
     REOPEN_S,
+    REQUEST_S,
     RETRY_S,
+    STOP_S,
     WAIT_S_MIN,
 )
 from edge.appliance.identity.hub_request import PeriodicTask
@@ -60,7 +64,7 @@ class CardRoom(NamedTuple):
     """Room of the card, in bytes."""
 
     free: int | None
-    """Free bytes; None: unknown, so there is no limit."""
+    """Free bytes: the fewer of those of the file system and those for messages; None: unknown, without a limit."""
     floor: int
     """Free bytes below which messages are refused."""
 
@@ -88,8 +92,10 @@ class ArtefactKeeper:
         self._clock_good = clock_good
         self._monotonic_s = monotonic_s
         self._utc_s = utc_s
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="artefacts")
-        self._task = PeriodicTask(self.check, "artefacts")
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="artefacts")
+        self._network = ThreadPoolExecutor(1, thread_name_prefix="artefact-requests")
+        self._keeping = PeriodicTask(self.keep, "artefacts")
+        self._fetching = PeriodicTask(self.fetch, "artefacts of the hub")
         self._mark: object = None
         self._spec: ArtefactsSpec | None = None
         self._stale = True
@@ -97,22 +103,34 @@ class ArtefactKeeper:
         self._library: ArtefactLibrary | None = None
         self._hub: ArtefactHub | None = None
         self._own_pacer: Pacer | None = None
-        self._failures = 0
-        """Requests in a row that the hub did not answer."""
+        self._not_before = 0.0
+        """Monotonic time before which nothing is fetched."""
+        self._full = False
+        """The card had no room for a write."""
+        self._stopped = False
         self._trouble: str | None = None
         """Why the card or the configuration cannot be used."""
-        self.served_at: dict[int, float] = {}
+        self._served_at: dict[int, float] = {}
         """Monotonic time of the last download of an image, by the number of its artefact."""
 
     def start(self) -> None:
         """Start to follow and to fetch."""
-        self._task.start()
+        self._keeping.start()
+        self._fetching.start()
 
     async def stop(self) -> None:
-        """Stop fetching, after the request in progress, and close all files. Idempotent."""
-        await self._task.stop()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown(wait=False)
+        """End the request in progress and close all files, without waiting for the hub. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self._fetching.stop()
+        await self._keeping.stop()
+        closing = self._close_hub()
+        await asyncio.get_running_loop().run_in_executor(self._files, self._close)
+        if closing is not None:
+            await asyncio.wait((asyncio.wrap_future(closing),), timeout=STOP_S)
+        for threads in (self._network, self._files):
+            threads.shutdown(wait=False)
 
     @property
     def spec(self) -> ArtefactsSpec | None:
@@ -142,101 +160,50 @@ class ArtefactKeeper:
             step = "take the files from their maker again, or correct the Artefacts resource"
             yield FoundProblem(f"artefact {name} {version}", what, step, Severity.WARNING)
 
-    async def check(self) -> float:
-        """Do one step; return the seconds until the next one."""
+    async def keep(self) -> float:
+        """Follow the configuration and make room for messages; return the seconds until the next call."""
         try:
-            return await self._step()
+            await self._run(self._follow)
+            wait_s = await self._make_room()
         except (OSError, RepositoryError) as error:
-            why = str(error)
+            return await self._reopen(str(error))
         except Exception as error:  # the task must not end
             log.exception("artefacts: unexpected error")
-            why = f"unexpected error: {type(error).__name__}"
-        if self._trouble != why:
-            log.warning("artefacts cannot be kept now: %s", why)
-        self._trouble = why
-        await self._run(self._close)
-        return REOPEN_S
-
-    # --- inside -----------------------------------------------------------------------------------------------------
-
-    async def _step(self) -> float:
-        await self._run(self._follow)
-        room = self._room()
-        if self._spec is None or self._library is None:
-            self._trouble = None
-            return CHECK_INTERVAL_S
-        library, now = self._library, self._monotonic_s()
-        if room.free is not None and room.free < room.floor + EVICTION_MARGIN_BYTES:
-            evicted = await self._run(lambda: library.evict(self.served_at))
-            if evicted:
-                return 0.0
-        usable = None if room.free is None else max(0, room.free - room.floor - FETCH_MARGIN_BYTES)
-        task = await self._run(lambda: library.next_task(now, usable))
+            return await self._reopen(f"unexpected error: {type(error).__name__}")
         self._trouble = None
-        connector = self._connector()
-        if task is None or connector is None:
-            return CHECK_INTERVAL_S
-        link = self._link(connector.name)
-        if not link.connected:
-            return CHECK_INTERVAL_S
-        pacers = [each for each in (link.pacer, self._own_pacer) if each is not None]
-        size = _request_bytes(pacers)
-        times = [each.waits_until(BatchLane.BACKLOG, size, now) for each in pacers]
-        if waits := [each for each in times if each is not None]:
-            return min(CHECK_INTERVAL_S, max(WAIT_S_MIN, max(waits) - now))
-        return await self._fetch(library, task, connector, size, pacers)
+        return wait_s
 
-    async def _fetch(
-        self, library: ArtefactLibrary, task: ArtefactTask, connector: Connector, size: int, pacers: Sequence[Pacer]
-    ) -> float:
-        """Fetch a manifest, or `size` bytes of an image; return the seconds until the next step."""
-        from edge.appliance.artefacts.hub_client import HubAway  # noqa: PLC0415 - as all of the library
-
-        try:
-            moved = await self._run(lambda: self._ask_hub(library, task, connector, size))
-        except HubAway as why:
-            log.info("artefact %s %s: %s", *task.key, why)
-            self._failures += 1
-            return RETRY_S[min(self._failures, len(RETRY_S)) - 1]
-        self._failures = 0
+    async def fetch(self) -> float:
+        """Move one range of one image; return the seconds until the next call."""
         now = self._monotonic_s()
-        for pacer in pacers:
-            pacer.sent(moved + HEADER_BYTES, now)
-            pacer.count_bytes(moved + HEADER_BYTES)
-        return 0.0
-
-    def _ask_hub(self, library: ArtefactLibrary, task: ArtefactTask, connector: Connector, size: int) -> int:
-        """Make one request, and give its content to the library; return the number of bytes. Raises `HubAway`."""
-        from bridge.artefacts.faults import ArtefactRefused  # noqa: PLC0415 - as all of the library
-        from edge.appliance.artefacts.hub_client import ArtefactHub, HubAway, HubRefused  # noqa: PLC0415
-
-        if self._hub is None or self._hub.connector != connector:
-            self._close_hub()
-            self._hub = ArtefactHub(connector)
-        hub, now = self._hub, self._monotonic_s()
+        if now < self._not_before:
+            return min(CHECK_INTERVAL_S, self._not_before - now)
         try:
-            if task.artefact is None:
-                envelope = hub.manifest(*task.key)
-                library.take_manifest(task, envelope, now, self._utc_s() if self._clock_good() else None)
-                return len(envelope)
-            stop = min(task.start + size, task.artefact.size)
-            content = b"" if stop <= task.start else hub.image(*task.key, task.start, stop, task.artefact.size)
-            library.take_content(task, content, now)
-            return len(content)
-        except ArtefactRefused as why:
-            library.refuse_image(task, why, now)
-        except HubAway:
-            hub.next_way()
-            raise
-        except HubRefused as why:
-            if why.status in _PASSING:
-                hub.next_way()
-                raise HubAway(str(why)) from None
-            library.fail(task, _ABSENT.get(why.status, str(why)), now)
-        return 0
+            return await self._fetch_next(now)
+        except OSError as error:
+            self._full = self._full or error.errno in (errno.ENOSPC, errno.EDQUOT)
+            log.warning("artefacts: %s", error)
+        except Exception:  # the task must not end
+            log.exception("artefacts: unexpected error")
+        self._not_before = now + RETRY_S[0]
+        return RETRY_S[0]
+
+    # --- keeping ----------------------------------------------------------------------------------------------------
+
+    async def _make_room(self) -> float:
+        """Evict an image if messages need the room; return the seconds until the next check."""
+        room, library = self._room(), self._library
+        short = room.free is not None and room.free < room.floor + EVICTION_MARGIN_BYTES
+        if library is None or not (short or self._full):
+            return CHECK_INTERVAL_S
+        self._full = False
+        evicted = await self._run(lambda: library.evict(self._served_at))
+        if evicted:
+            await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
+        return WAIT_S_MIN if evicted else CHECK_INTERVAL_S
 
     def _follow(self) -> None:
-        """Read the configuration if it has changed. Raises `RepositoryError`, OSError, `IndexUnusable`."""
+        """Read the configuration if it has changed. Raises `RepositoryError`, OSError."""
         mark = self._repository.mark
         if mark != self._mark:
             try:
@@ -258,6 +225,123 @@ class ArtefactKeeper:
             self._close()
         self._stale = False
 
+    async def _reopen(self, why: str) -> float:
+        """Close all files, and have them opened again at the next call."""
+        if self._trouble != why:
+            log.warning("artefacts cannot be kept now: %s", why)
+        self._trouble = why
+        await self._run(self._close)
+        return REOPEN_S
+
+    # --- fetching ---------------------------------------------------------------------------------------------------
+
+    async def _fetch_next(self, now: float) -> float:
+        library, connector = self._library, self._connector()
+        if library is None or self._spec is None:
+            return CHECK_INTERVAL_S
+        task = await self._run(lambda: library.next_task(now, self._usable(), self._utc()))
+        if task is None:
+            return CHECK_INTERVAL_S
+        if task.complete:
+            await self._verify(library, task)
+            return WAIT_S_MIN
+        if connector is None or not (link := self._link(connector.name)).connected:
+            return CHECK_INTERVAL_S
+        pacers = [each for each in (link.pacer, self._own_pacer) if each is not None]
+        size = _request_bytes(pacers)
+        times = [each.waits_until(BatchLane.BACKLOG, size, now) for each in pacers]
+        if waits := [each for each in times if each is not None]:
+            return min(CHECK_INTERVAL_S, max(WAIT_S_MIN, max(waits) - now))
+        return await self._request(library, task, connector, size, pacers)
+
+    async def _request(
+        self, library: ArtefactLibrary, task: ArtefactTask, connector: Connector, size: int, pacers: Sequence[Pacer]
+    ) -> float:
+        """Fetch a manifest, or up to `size` bytes of an image; return the seconds until the next step."""
+        from bridge.artefacts.faults import ArtefactRefused  # noqa: PLC0415 - as all of the library
+        from edge.appliance.artefacts.hub_client import ArtefactHub, HubAway, HubRefused  # noqa: PLC0415
+
+        if self._hub is None or self._hub.connector != connector:
+            self._close_hub()
+            self._hub = ArtefactHub(connector)
+        hub, loop = self._hub, asyncio.get_running_loop()
+        overdue = loop.call_later(REQUEST_S, self._abort, hub)
+        try:
+            content = await loop.run_in_executor(self._network, lambda: _content(hub, task, size))
+        except ArtefactRefused as refused:
+            why = refused
+            await self._run(lambda: library.refuse(task, why, self._monotonic_s()))
+        except (HubAway, HubRefused) as failed:
+            return await self._failed(library, task, hub, failed)
+        else:
+            await self._run(lambda: self._take(library, task, content))
+        finally:
+            overdue.cancel()
+            self._count(hub.received, pacers)
+        return WAIT_S_MIN
+
+    def _take(self, library: ArtefactLibrary, task: ArtefactTask, content: bytes) -> None:
+        if task.artefact is None:
+            library.take_manifest(task, content, self._monotonic_s(), self._utc())
+        else:
+            library.take_content(task, content)
+
+    async def _failed(self, library: ArtefactLibrary, task: ArtefactTask, hub: ArtefactHub, why: Exception) -> float:
+        """Note a failed request, and try another endpoint or artefact soon."""
+        status: int | None = getattr(why, "status", None)
+        absent = _ABSENT.get(status or 0)
+        log.info("artefact %s %s: %s", *task.key, why)
+        await self._run(lambda: library.fail(task, absent or str(why), self._monotonic_s(), shown=absent is not None))
+        if absent is not None:
+            return WAIT_S_MIN
+        hub.next_way()
+        self._not_before = self._monotonic_s() + RETRY_S[0]
+        return RETRY_S[0]
+
+    async def _verify(self, library: ArtefactLibrary, task: ArtefactTask) -> None:
+        """Verify a complete image on the other thread: a large one takes a minute."""
+        from bridge.artefacts.faults import ArtefactRefused  # noqa: PLC0415 - as all of the library
+        from edge.appliance.artefacts.storage import verify_file  # noqa: PLC0415
+
+        artefact = task.artefact
+        if artefact is None:
+            return
+        path = await self._run(lambda: library.complete_file(artefact))
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._network, lambda: verify_file(path, artefact.manifest, lambda: self._stopped)
+            )
+        except ArtefactRefused as refused:
+            why = refused
+            await self._run(lambda: library.drop_wrong(task, why, self._monotonic_s()))
+        except FileNotFoundError:
+            return  # it was evicted
+        else:
+            await self._run(lambda: library.keep_verified(task))
+        await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _usable(self) -> int | None:
+        """Return the bytes of the card that images may use; None: no limit."""
+        room = self._room()
+        return None if room.free is None else max(0, room.free - room.floor - FETCH_MARGIN_BYTES)
+
+    def _utc(self) -> float | None:
+        return self._utc_s() if self._clock_good() else None
+
+    def _count(self, received: int, pacers: Sequence[Pacer]) -> None:
+        now = self._monotonic_s()
+        for pacer in pacers:
+            pacer.sent(received + HEADER_BYTES, now)
+            pacer.count_bytes(received + HEADER_BYTES)
+
+    def _abort(self, hub: ArtefactHub) -> None:
+        """End a request that takes too long; the next one uses a new client."""
+        hub.abort()
+        if self._hub is hub:
+            self._close_hub()
+
     def _make_pacer(self, spec: ArtefactsSpec) -> Pacer:
         pacer = Pacer(PaceSettings(rate=spec.rate, quiet_hours=spec.quiet_hours), "", utc_s=self._utc_s)
         pacer.begin(self._monotonic_s())
@@ -270,29 +354,35 @@ class ArtefactKeeper:
         return next(iter(enrolled or hubs), None)
 
     def _close(self) -> None:
-        self._close_hub()
         if self._library is not None:
             self._library.close()
             self._library, self._stale = None, True
 
-    def _close_hub(self) -> None:
-        if self._hub is not None:
-            self._hub.close()
-            self._hub = None
+    def _close_hub(self) -> Future[None] | None:
+        """End the request in progress; return what is done when the connection is closed."""
+        hub, self._hub = self._hub, None
+        if hub is None:
+            return None
+        hub.abort()
+        return self._network.submit(hub.close)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """Run `work` on the thread of the files."""
+        return await asyncio.get_running_loop().run_in_executor(self._files, work)
 
 
-_PASSING: Final = (401, 403, 408, 429, 500, 502, 503, 504)
-"""Statuses that are about the hub or the gateway, and not about one artefact: the next endpoint is asked, later."""
+def _content(hub: ArtefactHub, task: ArtefactTask, size: int) -> bytes:
+    """Return a manifest, or up to `size` bytes of an image. It blocks."""
+    if task.artefact is None:
+        return hub.manifest(*task.key)
+    return hub.image(*task.key, task.start, min(task.start + size, task.artefact.size), task.artefact.size)
 
 
 _ABSENT: Final = {
     404: "the hub does not have it",
     409: "its image is not complete at the hub",
 }
-"""Reasons by status."""
+"""Reasons by status: about one artefact, and not about the hub."""
 
 
 def _request_bytes(pacers: Sequence[Pacer]) -> int:

@@ -1,7 +1,7 @@
 """Artefacts that a gateway shall hold: which are here, which one is fetched next, and why one is refused.
 
-It knows the configuration and the storage, not the network. It blocks: use it from one thread at a time. `held` and
-`troubles` are replaced as a whole, so other threads may read them.
+It knows the configuration and the storage, not the network. Its methods take milliseconds; use them from one thread at
+a time. `held` and `troubles` are replaced as a whole, so other threads may read them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from bridge.artefacts.keys import MakerPublicKey
 from bridge.artefacts.manifest import ArtefactManifest
 from bridge.artefacts.verification import check_board, verify_manifest
 from edge.appliance.artefacts.index import IndexedArtefact
-from edge.appliance.artefacts.limits import REFUSED_RETRY_S, RETRY_S, WRONG_IMAGES_MAX
+from edge.appliance.artefacts.limits import (
+    FAILURES_SHOWN,
+    REFUSED_RETRY_S,
+    RETRY_S,
+    WRONG_IMAGES_MAX,
+    WRONG_RETRY_S,
+)
 from edge.appliance.artefacts.storage import ArtefactStorage
 from edge.configuration.resources import ArtefactPart, ArtefactsSpec
 
@@ -59,18 +65,26 @@ class ArtefactTask(NamedTuple):
         """Name and version."""
         return self.wanted.key
 
+    @property
+    def complete(self) -> bool:
+        """True when all bytes are here, and have to be verified."""
+        return self.artefact is not None and self.start >= self.artefact.size
+
 
 class ArtefactLibrary:
-    """Artefacts of one gateway. Methods raise OSError and `IndexUnusable`."""
+    """Artefacts of one gateway. Methods raise OSError; times are monotonic seconds, except `utc_s`."""
 
     def __init__(self, storage: ArtefactStorage) -> None:
         self._storage = storage
         self._spec = ArtefactsSpec()
         self._keys: list[MakerPublicKey] = []
         self._failures: dict[Key, tuple[int, float]] = {}
-        """Failures in a row, and the monotonic time before which nothing is tried again."""
+        """Failures in a row, and the time before which nothing is tried again."""
         self._refused: dict[Key, ArtefactTrouble] = {}
-        self._troubles: dict[Key, ArtefactTrouble] = {}
+        self._verified: dict[int, tuple[bytes, ArtefactManifest | ArtefactTrouble]] = {}
+        """Manifest and result of its verification by the number of the artefact, until the configuration changes."""
+        self._wrong_until: dict[int, float] = {}
+        """Time at which an image that was wrong is fetched again, by the number of the artefact."""
         self.held: Mapping[Key, HeldArtefact] = {}
         """Artefacts for devices."""
         self.troubles: Mapping[Key, ArtefactTrouble] = {}
@@ -86,42 +100,44 @@ class ArtefactLibrary:
         self._keys = [MakerPublicKey.parse(pem) for pem in spec.trusted_keys]
         self._failures.clear()
         self._refused.clear()
+        self._verified.clear()
         self._storage.keep_only({each.key for each in spec.artefacts})
 
-    def next_task(self, now: float, free: int | None) -> ArtefactTask | None:
-        """Return what is fetched next; None: nothing now. `now`: monotonic seconds. `free`: bytes of the card that
-        images may use; None: no limit."""
+    def next_task(self, now: float, free: int | None, utc_s: float | None) -> ArtefactTask | None:
+        """Return what is fetched next; None: nothing now. `free`: bytes of the card that images may use; None: no
+        limit. `utc_s`: UTC seconds; None while the clock may be wrong."""
         held: dict[Key, HeldArtefact] = {}
+        troubles = dict(self._refused)
         manifests, images = list[ArtefactTask](), list[tuple[int, ArtefactTask]]()
-        self._troubles = dict(self._refused)
         room = self._spec.storage_bytes
         for wanted in self._spec.artefacts:
-            key = wanted.key
-            artefact = self._storage.get(*key)
-            refused = None if artefact is None else self._check(artefact, wanted)
-            if refused is not None:
-                self._troubles[key] = refused
-            if artefact is None or refused is not None:
+            artefact = self._storage.get(*wanted.key)
+            if artefact is None:
+                manifests.append(ArtefactTask(wanted, None))
+                continue
+            manifest = self._check(artefact, wanted, now, utc_s)
+            if isinstance(manifest, ArtefactTrouble):
+                troubles[wanted.key] = manifest
                 manifests.append(ArtefactTask(wanted, None))
                 continue
             room -= artefact.size
             if artefact.stored and not self._storage.missing(artefact):
                 image = self._storage.image(artefact)
-                held[key] = HeldArtefact(artefact.id, wanted, artefact.manifest, artefact.envelope, image)
-            elif room < 0:
-                self._troubles[key] = ArtefactTrouble("all images together exceed storage.bytes of the Artefacts")
+                held[wanted.key] = HeldArtefact(artefact.id, wanted, manifest, artefact.envelope, image)
+                continue
+            task = ArtefactTask(wanted, artefact, self._storage.have(artefact))
+            if room < 0:
+                troubles[wanted.key] = ArtefactTrouble("all images together exceed storage.bytes of the Artefacts")
+            elif free is not None and artefact.size - task.start > free:
+                troubles[wanted.key] = ArtefactTrouble("the card has no room for its image: messages need it")
             else:
-                task = ArtefactTask(wanted, artefact, self._storage.have(artefact))
-                if free is not None and artefact.size - task.start > free:
-                    self._troubles[key] = ArtefactTrouble("the card has no room for its image beside the messages")
-                else:
-                    images.append((artefact.sequence, task))
-        self.held, self.troubles = held, self._troubles
+                images.append((artefact.sequence, task))
+        self.held, self.troubles = held, troubles
         ordered = [*manifests, *(task for _, task in sorted(images, key=lambda each: each[0]))]
         return next((task for task in ordered if self._failures.get(task.key, (0, now))[1] <= now), None)
 
     def take_manifest(self, task: ArtefactTask, envelope: bytes, now: float, utc_s: float | None) -> None:
-        """Verify a manifest and accept it, or note why it is refused. `utc_s`: None while the clock may be wrong."""
+        """Verify a manifest and accept it, or note why it is refused."""
         wanted = task.wanted
         try:
             manifest = verify_manifest(envelope, self._keys, utc_s)
@@ -131,46 +147,58 @@ class ArtefactLibrary:
             _check_boards(manifest, wanted)
             self._storage.accept(manifest, envelope)
         except ArtefactRefused as why:
-            self._refuse(task.key, why, now)
+            self.refuse(task, why, now)
             return
-        self._refused.pop(task.key, None)
-        self._failures.pop(task.key, None)
+        self._succeed(task)
         artefact = self._storage.get(*task.key)
         if artefact is not None and artefact.wrong >= WRONG_IMAGES_MAX:  # the same manifest as before
             self._failures[task.key] = 0, now + REFUSED_RETRY_S
 
-    def take_content(self, task: ArtefactTask, content: bytes, now: float) -> None:
-        """Append bytes to an image. A complete one is verified, and held or refused."""
+    def take_content(self, task: ArtefactTask, content: bytes) -> None:
+        """Append bytes to an image, unless it was evicted during the request."""
         artefact = task.artefact
-        if artefact is None:
+        if artefact is None or not content or self._storage.have(artefact) != task.start:
             return
-        if content:
-            self._storage.append(artefact, content)
-        self._failures.pop(task.key, None)
-        self._refused.pop(task.key, None)
-        if task.start + len(content) < artefact.size:
-            return
-        try:
-            self._storage.complete(artefact)
-        except ArtefactRefused as why:
-            log.warning("artefact %s %s: %s", *task.key, why)
-            self._failures[task.key] = 0, now + RETRY_S[-1]
-            return
-        log.info("artefact %s %s is here: %d bytes, verified", *task.key, artefact.size)
+        self._storage.append(artefact, content)
+        self._succeed(task)
 
-    def refuse_image(self, task: ArtefactTask, why: ArtefactRefused, now: float) -> None:
-        """Note that the hub has another image than the manifest says."""
-        self._refuse(task.key, why, now)
+    def complete_file(self, artefact: IndexedArtefact) -> Path:
+        """Return the file with a complete image, which is verified elsewhere."""
+        return self._storage.complete_file(artefact)
 
-    def fail(self, task: ArtefactTask, why: str, now: float) -> None:
-        """Note that the hub does not have this artefact now."""
-        failures = self._failures.get(task.key, (0, 0.0))[0]
-        self._failures[task.key] = failures + 1, now + RETRY_S[min(failures, len(RETRY_S) - 1)]
-        self._refused[task.key] = ArtefactTrouble(why)
+    def keep_verified(self, task: ArtefactTask) -> None:
+        """Hold an image that was verified, unless it was evicted during that."""
+        artefact = task.artefact
+        if artefact is not None and self._storage.have(artefact) == artefact.size:
+            self._storage.keep_verified(artefact)
+            self._succeed(task)
+            log.info("artefact %s %s is here: %d bytes, verified", *task.key, artefact.size)
+
+    def drop_wrong(self, task: ArtefactTask, why: ArtefactRefused, now: float) -> None:
+        """Delete an image with a wrong checksum."""
+        log.warning("artefact %s %s: %s", *task.key, why)
+        if task.artefact is not None:
+            self._storage.drop_wrong(task.artefact)
+        self._failures[task.key] = 0, now + RETRY_S[-1]
+
+    def refuse(self, task: ArtefactTask, why: ArtefactRefused, now: float) -> None:
+        """Note that a manifest, or the size of its image at the hub, is refused."""
+        trouble = ArtefactTrouble(str(why), why.fault)
+        if self._refused.get(task.key) != trouble:
+            log.warning("artefact %s %s is refused (%s): %s", *task.key, why.fault.value, why)
+        self._refused[task.key] = trouble
+        self._failures[task.key] = 0, now + REFUSED_RETRY_S
+
+    def fail(self, task: ArtefactTask, why: str, now: float, *, shown: bool) -> None:
+        """Note that a request failed. `shown`: it is a problem at once, and not only after some failures."""
+        failures = self._failures.get(task.key, (0, 0.0))[0] + 1
+        self._failures[task.key] = failures, now + RETRY_S[min(failures, len(RETRY_S)) - 1]
+        if shown or failures >= FAILURES_SHOWN:
+            self._refused[task.key] = ArtefactTrouble(why)
 
     def evict(self, served_at: Mapping[int, float]) -> bool:
-        """Delete one image, a download in progress first, then the one served longest ago; False: there is none.
-        `served_at`: monotonic times by the number of the artefact."""
+        """Delete one image, a download in progress first, then the one served longest ago; False: none is here.
+        `served_at`: times by the number of the artefact."""
         here = [artefact for artefact in self._storage if self._storage.have(artefact)]
         if not here:
             return False
@@ -181,22 +209,38 @@ class ArtefactLibrary:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _check(self, artefact: IndexedArtefact, wanted: ArtefactPart) -> ArtefactTrouble | None:
-        """Return why an accepted artefact is not for devices under the present configuration."""
+    def _check(
+        self, artefact: IndexedArtefact, wanted: ArtefactPart, now: float, utc_s: float | None
+    ) -> ArtefactManifest | ArtefactTrouble:
+        """Return the manifest of an accepted artefact, or why it is not for devices now."""
         if artefact.wrong >= WRONG_IMAGES_MAX:
-            words = f"the image of {artefact.name} {artefact.version} had a wrong checksum {WRONG_IMAGES_MAX} times"
-            return ArtefactTrouble(words, ArtefactFault.FORGED)
+            if now < self._wrong_until.setdefault(artefact.id, now + WRONG_RETRY_S):
+                words = f"its image had a wrong checksum {WRONG_IMAGES_MAX} times; it is tried again after a day"
+                return ArtefactTrouble(words, ArtefactFault.FORGED)
+            del self._wrong_until[artefact.id]
+            self._storage.evict(artefact)  # and so it counts from zero
+        known = self._verified.get(artefact.id)
+        if known is None or known[0] != artefact.envelope:
+            known = self._verified[artefact.id] = artefact.envelope, self._verify(artefact, wanted)
+        found = known[1]
+        if isinstance(found, ArtefactManifest) and None not in (utc_s, found.not_before):
+            try:
+                verify_manifest(artefact.envelope, self._keys, utc_s)
+            except ArtefactRefused as why:
+                return ArtefactTrouble(str(why), why.fault)
+        return found
+
+    def _verify(self, artefact: IndexedArtefact, wanted: ArtefactPart) -> ArtefactManifest | ArtefactTrouble:
         try:
-            _check_boards(verify_manifest(artefact.envelope, self._keys, None), wanted)
+            manifest = verify_manifest(artefact.envelope, self._keys, None)
+            _check_boards(manifest, wanted)
         except ArtefactRefused as why:
             return ArtefactTrouble(str(why), why.fault)
-        return None
+        return manifest
 
-    def _refuse(self, key: Key, why: ArtefactRefused, now: float) -> None:
-        if self._refused.get(key) != (trouble := ArtefactTrouble(str(why), why.fault)):
-            log.warning("artefact %s %s is refused (%s): %s", *key, why.fault.value, why)
-        self._refused[key] = trouble
-        self._failures[key] = 0, now + REFUSED_RETRY_S
+    def _succeed(self, task: ArtefactTask) -> None:
+        self._failures.pop(task.key, None)
+        self._refused.pop(task.key, None)
 
 
 def _check_boards(manifest: ArtefactManifest, wanted: ArtefactPart) -> None:

@@ -22,6 +22,21 @@ SYNC_BYTES: Final = 4 << 20
 RETRY_S: Final = (5.0, 15.0, 60.0, 300.0)
 """Pauses before the next attempts after a failure of the hub or of the link; the last one repeats."""
 
+FAILURES_SHOWN: Final = 3
+"""Failures in a row of one artefact after which it is a problem: a hub that restarts fails once or twice."""
+
+REQUEST_S: Final = 300.0
+"""Time limit of one request: 256 KiB arrive in it at 7 kbit/s. What has arrived is kept."""
+
+STOP_S: Final = 1.0
+"""Time that a stop of the gateway waits for the connection to the hub; its socket is shut down before."""
+
+READ_BYTES: Final = 16 << 10
+"""Bytes of an answer that are read at a time."""
+
+WRONG_RETRY_S: Final = 86_400.0
+"""Pause before an image that had a wrong checksum twice is fetched again: a day, as each attempt costs all of it."""
+
 REFUSED_RETRY_S: Final = 3_600.0
 """Pause before the manifest of a refused artefact is fetched again: it costs some 500 bytes, and may be another one."""
 
@@ -41,6 +56,9 @@ REMEMBERED_MAX: Final = 1_000
 
 WAIT_S_MIN: Final = 0.001
 """Shortest wait for a rate, as rounding may leave one of zero."""
+
+NAMES_MAX: Final = 10_000
+"""Names of artefacts of which the highest sequence is remembered: 1 MB. The oldest are forgotten."""
 
 REOPEN_S: Final = 60.0
 """Pause before the folder or the index is opened again after an error of the card."""

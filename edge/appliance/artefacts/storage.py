@@ -1,6 +1,6 @@
 """Folder of the artefacts of a gateway: images, downloads in progress, and their index.
 
-``ID.part`` is a download: its length is the place to continue. A complete one is verified, made durable and renamed to
+``ID.part`` is a download: its length is the place to continue. A complete one is verified, made durable, renamed to
 ``ID.image``, and then marked as stored in the index. A process that was killed between two of these steps finds the
 file in the state of the last one, and continues: an image that is not marked is verified again, and a marked one
 without a file is fetched again. It blocks: use it from one thread at a time.
@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
-from bridge.artefacts.faults import ArtefactRefused
+from bridge.artefacts.limits import READ_BYTES
 from bridge.artefacts.manifest import ArtefactManifest
-from bridge.artefacts.verification import check_sequence, verify_image
-from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact
+from bridge.artefacts.verification import ImageVerifier, check_sequence
+from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact, IndexUnusable
 from edge.appliance.artefacts.limits import SYNC_BYTES
 from edge.broker.security.private_file import FOLDER_MODE, sync_folder
 
@@ -103,27 +103,30 @@ class ArtefactStorage:
             os.fsync(file.fileno())
             self._synced = file.tell()
 
-    def complete(self, artefact: IndexedArtefact) -> None:
-        """Verify a complete image and mark it as stored. Raises `ArtefactRefused` for a wrong one, which is deleted."""
+    def complete_file(self, artefact: IndexedArtefact) -> Path:
+        """Return the file with a complete image, for `verify_file`."""
         self._close_part()
-        part, image = self._part_path(artefact), self.image(artefact)
-        found = image if image.exists() else part
-        try:
-            with found.open("rb") as file:
-                verify_image(artefact.manifest, file)
-                os.fsync(file.fileno())
-        except ArtefactRefused:
-            self._index.count_wrong(artefact)
-            self._delete(artefact)
-            raise
-        found.rename(image)
+        image = self.image(artefact)
+        return image if image.exists() else self._part_path(artefact)
+
+    def keep_verified(self, artefact: IndexedArtefact) -> None:
+        """Mark an image that `verify_file` has accepted as stored."""
+        image = self.image(artefact)
+        if not image.exists():
+            self._part_path(artefact).rename(image)
         sync_folder(self._folder)
         self._index.mark_stored(artefact)
 
+    def drop_wrong(self, artefact: IndexedArtefact) -> None:
+        """Delete an image with a wrong checksum, and count it."""
+        self._delete(artefact)
+        self._index.count_wrong(artefact)
+
     def evict(self, artefact: IndexedArtefact) -> None:
         """Delete the image, or what there is of it; it may be fetched again."""
-        self._index.mark_missing(artefact)
         self._delete(artefact)
+        with contextlib.suppress(IndexUnusable):  # on a full card: an image without a file counts as missing anyway
+            self._index.mark_missing(artefact)
 
     def keep_only(self, wanted: Collection[tuple[str, str]]) -> None:
         """Delete the images of artefacts other than these, given by name and version."""
@@ -169,6 +172,19 @@ class ArtefactStorage:
         if self._part is not None:
             (_, file), self._part = self._part, None
             file.close()
+
+
+def verify_file(path: Path, manifest: ArtefactManifest, cancelled: Callable[[], bool]) -> None:
+    """Verify an image, which is durable on return; for any thread. Raises `ArtefactRefused`, and OSError also when it
+    was cancelled."""
+    verifier = ImageVerifier(manifest)
+    with path.open("rb") as file:
+        while content := file.read(READ_BYTES):
+            if cancelled():
+                raise InterruptedError(f"{path}: the verification was cancelled")
+            verifier.add(content)
+        verifier.finish()
+        os.fsync(file.fileno())
 
 
 def _contents(manifest: ArtefactManifest) -> tuple[int, int, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +24,22 @@ def keeper_of(
         data,
         connectors=lambda: configuration().connectors,
         link=lambda connector: link_of(uplinks, connector),
-        room=lambda: CardRoom(store.retention.free_bytes(), configuration().limits.free_floor_bytes),
+        room=lambda: CardRoom(_free_bytes(data, store), configuration().limits.free_floor_bytes),
         clock_good=clock_good,
     )
+
+
+def _free_bytes(data: Path, store: Store) -> int | None:
+    """Return the free bytes of the card: those of its file system, or those for messages if they are fewer.
+
+    Pages that are free within the store's file are room for messages, and not for images.
+    """
+    try:
+        on_card = shutil.disk_usage(data).free
+    except OSError:
+        return store.retention.free_bytes()
+    for_messages = store.retention.free_bytes()
+    return on_card if for_messages is None else min(on_card, for_messages)
 
 
 def link_of(uplinks: Uplinks, connector: str) -> HubLink:

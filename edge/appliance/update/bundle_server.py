@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
@@ -58,6 +59,14 @@ class BundleServer:
             answer.close()
             if not done or answer.will_close:
                 self.close()
+
+    def abort(self) -> None:
+        """End the request in progress; for another thread."""
+        connection = self._connection
+        used = connection.sock if connection is not None else None
+        if used is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(used, socket.SHUT_RDWR)  # of an SSLSocket too: its state belongs to its thread
 
     def close(self) -> None:
         """Close the connection."""

@@ -59,8 +59,14 @@ def test_fetch_continues_after_breaks(gateway: ArtefactGateway, hub: ArtefactHub
     hub.add(LARGE)
     hub.cuts = [1_000, 0]
     assert gateway.fetch() == [LARGE]
-    assert hub.ranges().count(f"bytes=0-{RANGE_BYTES - 1}") == 3, "a range that broke is requested again"
-    assert len(hub.ranges()) == 5
+    assert [each.partition("-")[0] for each in hub.ranges()] == [
+        "bytes=0",
+        "bytes=1000",
+        "bytes=1000",
+        f"bytes={RANGE_BYTES + 1_000}",
+        f"bytes={2 * RANGE_BYTES + 1_000}",
+    ][: len(hub.ranges())], "what has arrived is kept"
+    assert len(hub.ranges()) == 4
 
 
 def test_other_endpoint_is_asked_after_a_failure(tmp_path: Path, hub: ArtefactHubServer) -> None:

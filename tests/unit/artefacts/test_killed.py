@@ -68,7 +68,7 @@ def kill(gateway: ArtefactGateway, hub: ArtefactHubServer, step: str, count: int
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -84,7 +84,7 @@ def files(gateway: ArtefactGateway) -> list[str]:
         ("add", 1, "after", [], 3),
         ("append", 1, "before", [], 4),
         ("append", 2, "after", ["1.part"], 3),
-        ("complete", 1, "before", ["1.part"], 3),
+        ("complete_file", 1, "before", ["1.part"], 3),
         ("mark_stored", 1, "before", ["1.image"], 3),
         ("mark_stored", 1, "after", ["1.image"], 3),
     ],
