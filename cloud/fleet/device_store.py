@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from bridge.hidden import hides
 from cloud.fleet.place import DEFAULT_TENANT, HubPlace, current_user, hub_of
 from edge.output.errors import CommandError, Exit
 from edge.remote.client import ConsoleClient
@@ -38,13 +39,22 @@ class FoundSet(NamedTuple):
     """Entity tag, for a change of what was read."""
 
 
+@hides("document")
+class FoundDevice(NamedTuple):
+    """Registration of a device, with its status."""
+
+    document: dict[str, Any]
+    tag: str
+    """Entity tag. It is that of the credentials as long as neither was changed since the device was added."""
+
+
 class DeviceStore(Protocol):
     """Devices of one tenant. Methods raise CommandError."""
 
     def add(self, device: str, document: dict[str, Any]) -> str:
         """Add a device; return the entity tag of its credentials, which are none."""
 
-    def get(self, device: str) -> dict[str, Any]:
+    def get(self, device: str) -> FoundDevice:
         """Return a device."""
 
     def find(self, filters: list[dict[str, Any]], gateways: bool | None) -> Iterator[dict[str, Any]]:
@@ -72,9 +82,9 @@ class _RemoteDevices:
             self._client.document(answer, "POST")
             return answer.headers.get("ETag", "")
 
-    def get(self, device: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._client.ask(self._path(device), api=API)
-        return found
+    def get(self, device: str) -> FoundDevice:
+        with self._client.open(self._path(device), api=API) as answer:
+            return FoundDevice(self._client.document(answer, "GET"), answer.headers.get("ETag", ""))
 
     def find(self, filters: list[dict[str, Any]], gateways: bool | None) -> Iterator[dict[str, Any]]:
         wanted = [msgspec.json.encode(each).decode() for each in filters] or None
@@ -130,10 +140,11 @@ class _LocalDevices:
         limits = TenantLimits(owner, lambda known: devices_max(self._quotas, known), EMPTY)
         return str(self._devices.add(self._row(device, document), limits))
 
-    def get(self, device: str) -> dict[str, Any]:
+    def get(self, device: str) -> FoundDevice:
         from cloud.hub.devices.documents import device_answer
 
-        return device_answer(self._devices.get(self._tenant, device))
+        found = self._devices.get(self._tenant, device)
+        return FoundDevice(device_answer(found), str(found.revision))
 
     def find(self, filters: list[dict[str, Any]], gateways: bool | None) -> Iterator[dict[str, Any]]:
         from cloud.hub.devices.documents import device_answer

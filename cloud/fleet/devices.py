@@ -137,7 +137,7 @@ def show(hub: HubPlace, tenant: str, name: str, as_json: JsonOutput | None) -> N
     Secrets are not shown.
     """
     with open_devices(hub, tenant) as devices:
-        document = {"id": name, **devices.get(name), "credentials": devices.credentials(name).credentials}
+        document = {"id": name, **devices.get(name).document, "credentials": devices.credentials(name).credentials}
     if as_json:
         as_json.show([document])
         return

@@ -19,7 +19,7 @@ from tests.support.hono_registry import PASSWORD, SECRETS, hashed, password_of, 
 from tests.support.operator import HubOperator
 from tests.support.processes import free_port, wait_until
 
-MANY = 80
+MANY = 300
 
 
 class Importer(NamedTuple):
@@ -177,10 +177,13 @@ def test_a_killed_run_is_completed_by_the_next(person: Importer, tmp_path: Path)
         return person.count("KILLED")
 
     with subprocess.Popen(command, env=person.environment, stdout=subprocess.DEVNULL) as running:
-        wait_until(lambda: count() > 10, timeout_s=30, what="some devices are in", every_s=0.02)
+        wait_until(lambda: count() > 10, timeout_s=120, what="some devices are in", every_s=0.02)
+        assert running.poll() is None, "it is killed in the middle"
         running.kill()
     killed_at = count()
-    report = person.report(*files)["counts"]
+    withheld = person.report(*files, "--dry-run")["counts"]
+    assert 0 < withheld["devices"]["withheld"] <= MANY - killed_at, "what is missing may have been removed"
+    report = person.report(*files, "--add-missing")["counts"]
     assert report["devices"]["added"] + report["devices"]["unchanged"] == MANY
     assert report["devices"]["unchanged"] >= 10
     assert killed_at <= report["devices"]["unchanged"] + 1, "the hub may finish the last request after its client"
@@ -195,7 +198,8 @@ def test_a_killed_hub_is_waited_for(person: Importer, tmp_path: Path) -> None:
     files = write_many(tmp_path, "RESTARTED")
     command = [*PROGRAM, "hub", "device", "import", *map(str, files), "--json"]
     with subprocess.Popen(command, env=person.environment, stdout=subprocess.PIPE) as running:
-        wait_until(lambda: person.count("RESTARTED") > 10, timeout_s=30, what="some devices are in", every_s=0.02)
+        wait_until(lambda: person.count("RESTARTED") > 10, timeout_s=120, what="some devices are in", every_s=0.02)
+        assert running.poll() is None, "the hub is killed in the middle"
         person.hub.hub.kill()
         person.hub.hub.start()
         output, _ = running.communicate(timeout=180)
@@ -204,6 +208,32 @@ def test_a_killed_hub_is_waited_for(person: Importer, tmp_path: Path) -> None:
     assert counts["devices"]["added"] == counts["credentials"]["added"] == MANY
     again = person.report(*files)["counts"]
     assert again["devices"]["unchanged"] == again["credentials"]["unchanged"] == MANY
+
+
+def test_what_was_revoked_stays_revoked(person: Importer, tmp_path: Path) -> None:
+    """An operator takes the password of one device and removes another one; a later run gives nothing back."""
+    names = ["stolen", "removed", "kept", "moved"]
+    files = [
+        write(tmp_path, "tenants.json", [{"tenant-id": "REVOKED"}]),
+        write(tmp_path, "d.json", [{"tenant": "REVOKED", "devices": [{"device-id": each} for each in names]}]),
+        write(tmp_path, "c.json", [{"tenant": "REVOKED", "credentials": [password_of(each) for each in names]}]),
+    ]
+    assert person.report(*files[:2])["counts"]["devices"]["added"] == 4
+    assert person.report(*files)["counts"]["credentials"]["added"] == 4, "they never had some"
+    assert person.hub.ask("PUT", "/v1/credentials/REVOKED/stolen", []).status == 204
+    assert person.hub.ask("DELETE", "/v1/devices/REVOKED/removed").status == 204
+    assert person.hub.ask("PUT", "/v1/credentials/REVOKED/moved", []).status == 204
+    assert person.hub.ask("PUT", "/v1/devices/REVOKED/moved", {}).status == 204
+    done = person.report(*files)
+    assert rows_of(done, "withheld") == [
+        ("REVOKED", "stolen", "credentials"),
+        ("REVOKED", "removed", "registration"),
+        ("REVOKED", "moved", "credentials"),
+    ]
+    assert person.get("credentials/REVOKED/stolen") == person.get("credentials/REVOKED/moved") == []
+    assert person.hub.ask("GET", "/v1/devices/REVOKED/removed").status == 404
+    assert person.report(*files, "--add-missing")["counts"]["devices"]["added"] == 1
+    assert person.get("credentials/REVOKED/stolen") == []
 
 
 def test_mistakes_change_nothing(person: Importer, tmp_path: Path) -> None:

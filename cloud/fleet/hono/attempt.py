@@ -1,6 +1,7 @@
-"""Attempts at one device: it is added if it is missing, then its credentials if it has none.
+"""Attempts at one device: it is added if it may be missing, then its credentials if it never had some.
 
-A step looks before it changes something, so it may be repeated after an error with an unknown outcome.
+A step looks before it changes something, so it may be repeated after an error with an unknown outcome. What an operator
+has removed or revoked at the hub stays so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 from cloud.fleet.device_store import DeviceStore
-from cloud.fleet.hono.documents import WantedDeviceCredentials, WantedEntity, described
+from cloud.fleet.hono.device_credentials import WantedDeviceCredentials, described
+from cloud.fleet.hono.documents import WantedEntity
 from cloud.fleet.hono.report import RegistryOutcome
 from edge.output.errors import CommandError
 
@@ -31,11 +33,14 @@ class WantedDevice(NamedTuple):
 class DeviceAttempt:
     """Steps for one device. Methods raise CommandError, and may then be called again."""
 
-    def __init__(self, store: DeviceStore, wanted: WantedDevice, known: bytes | None, *, dry_run: bool) -> None:
-        """`known`: digest of its document at the hub, None if it is not there."""
+    def __init__(
+        self, store: DeviceStore, wanted: WantedDevice, known: bytes | None, *, addable: bool, dry_run: bool
+    ) -> None:
+        """`known`: digest of its document at the hub, None if it is not there. `addable`: it may then be added."""
         self._store = store
         self._wanted = wanted
         self._known = known
+        self._addable = addable
         self._dry_run = dry_run
         self._sent = False
         self._sent_credentials = False
@@ -43,11 +48,13 @@ class DeviceAttempt:
         """Tag of the credentials of the device that was just added."""
 
     def put(self) -> RegistryOutcome:
-        """Add the device if it is missing."""
+        """Add the device if it is missing and may be added."""
         if self._sent:
             self._known = self._look()
         if self._known is not None:
             return self._compared(RegistryOutcome.ADDED if self._sent else RegistryOutcome.UNCHANGED)
+        if not self._addable:
+            return RegistryOutcome.WITHHELD
         if self._dry_run:
             return RegistryOutcome.ADDED
         self._sent = True
@@ -63,7 +70,7 @@ class DeviceAttempt:
         return RegistryOutcome.ADDED
 
     def put_credentials(self, wanted: WantedDeviceCredentials) -> RegistryOutcome:
-        """Give the device its credentials if it has none."""
+        """Give the device its credentials if it never had some."""
         if self._dry_run and self._known is None:
             return RegistryOutcome.ADDED
         for _ in range(_CHANGES_MAX):
@@ -75,6 +82,8 @@ class DeviceAttempt:
                     return RegistryOutcome.ADDED if self._sent_credentials else RegistryOutcome.UNCHANGED
                 if shown:
                     return RegistryOutcome.DIFFERS
+                if not self._is_as_added(tag):
+                    return RegistryOutcome.WITHHELD
             if self._dry_run:
                 return RegistryOutcome.ADDED
             self._sent_credentials = True
@@ -91,11 +100,17 @@ class DeviceAttempt:
     def _look(self) -> bytes | None:
         """Return the digest of the device at the hub; None without one."""
         try:
-            return _digest(self._store.get(self._wanted.name))
+            return _digest(self._store.get(self._wanted.name).document)
         except CommandError as why:
             if why.error != "not-found":
                 raise
             return None
+
+    def _is_as_added(self, tag: str) -> bool:
+        """Return whether the device has the registration of the file, and neither it nor its credentials changed since
+        it was added. `tag`: of its credentials. Raises CommandError."""
+        found = self._store.get(self._wanted.name)
+        return bool(tag) and found.tag == tag and _digest(found.document) == _digest(self._wanted.entity.stored)
 
     def _compared(self, same: RegistryOutcome) -> RegistryOutcome:
         return same if self._known == _digest(self._wanted.entity.stored) else RegistryOutcome.DIFFERS

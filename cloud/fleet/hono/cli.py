@@ -33,6 +33,14 @@ NOTES: Final = Listing(
 )
 @click.option("--gateway", "gateways", multiple=True, help="Gateway at which the devices may appear; repeatable.")
 @click.option("--selector", default="", metavar="KEY=VALUE", help="Gateways at which they may appear, by their labels.")
+@click.option(
+    "--add-missing",
+    is_flag=True,
+    help="Add devices that are missing in a tenant that the hub had before, where they may have been removed.",
+)
+@click.option(
+    "--plain-keys", is_flag=True, help="Take pre-shared keys of an export of MongoDB: Hono did not encrypt them."
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing, and print the report.")
 @click.option("-o", "--output", "form", type=click.Choice(FORMS), default="table", help="Form of the report.")
 @click.option("--json", "form", flag_value="json", help="The same as -o json: items of kind `registry-import`.")
@@ -43,6 +51,8 @@ def import_registry(
     owner: str,
     gateways: Sequence[str],
     selector: str,
+    add_missing: bool,
+    plain_keys: bool,
     dry_run: bool,
     form: str,
 ) -> None:
@@ -50,8 +60,9 @@ def import_registry(
 
     FILE is a file of Hono's registry (tenants.json, device-identities.json, credentials.json), an export of its
     MongoDB, or pages of its management API. Give all files at once. What is missing at the hub is added; nothing there
-    is changed or removed, so the command may be repeated. The report has everything that the hub refuses, and every
-    field that has no counterpart:
+    is changed or removed. A later run gives nothing back that may have been removed or revoked at the hub; after a run
+    that did not end, --add-missing goes on. The report has everything that the hub refuses, and every field that has no
+    counterpart:
 
     \b
       waypost hub device import tenants.json device-identities.json credentials.json --dry-run
@@ -59,6 +70,7 @@ def import_registry(
     """
     from cloud.fleet.hono.documents import GatewayChoice
     from cloud.fleet.hono.importer import HonoImporter
+    from cloud.fleet.hono.plan import HonoImportPlan
     from cloud.fleet.hono.records import HonoFileError
     from cloud.fleet.hono.report import TO_READ, RegistryReport
     from cloud.fleet.hono.source import read_registry
@@ -77,19 +89,21 @@ def import_registry(
     except HonoFileError as why:
         hint = "give whole files, as Hono or mongoexport has written them; for pages of devices: --tenant NAME"
         raise CommandError(str(why), hint, error="file-not-accessible", code=Exit.USAGE) from None
-    report = RegistryReport()
+    report, failure = RegistryReport(), None
+    plan = HonoImportPlan(owner, choice, add_missing, plain_keys, dry_run)
     with client.keeping() as kept:
-        importer = HonoImporter(kept, report, dry_run=dry_run, owner=owner, choice=choice)
         try:
-            importer.run(registry, _progress(registry.device_count))
+            HonoImporter(kept, report, plan).run(registry, _progress(registry.device_count))
         except CommandError as why:
-            what = f"the import is not complete: {why}"
-            hint = f"{why.hint}\nrun it again: it goes on where it ended"
-            raise CommandError(what, hint, error=why.error, code=why.exit_code) from None
-    rows = [each.row for each in report.notes if each.outcome in TO_READ]
-    print_listing(NOTES, rows, form, counts=report.count_document(), dry_run=dry_run)
+            failure = why
+    rows, counts = [each.row for each in report.notes if each.outcome in TO_READ], report.count_document()
+    print_listing(NOTES, rows, form, counts=counts, dry_run=dry_run, complete=failure is None)
     if form == "table":
-        _conclude(report.count_document(), dry_run=dry_run)
+        _conclude(counts, dry_run=dry_run)
+    if failure is not None:
+        what = f"the import is not complete: {failure}"
+        hint = f"{failure.hint}\nrun it again with --add-missing: it goes on where it ended"
+        raise CommandError(what, hint, error=failure.error, code=failure.exit_code)
 
 
 def _progress(count: int) -> Callable[[int], None]:

@@ -9,28 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from bridge.hidden import hides
-from cloud.hub.devices.credentials import (
-    CERTIFICATE,
-    HASHED,
-    PSK,
-    RAW_KEY,
-    CertificateCredentials,
-    DeviceSecret,
-    PasswordCredentials,
-    PasswordSecret,
-    PskCredentials,
-    PskSecret,
-    RawKeyCredentials,
-    RawKeySecret,
-    credentials_answer,
-    read_credentials,
-)
 from cloud.hub.devices.documents import (
     WAYPOST,
     DeviceRegistration,
@@ -39,14 +23,13 @@ from cloud.hub.devices.documents import (
     require_device_id,
     require_tenant_id,
 )
-from cloud.hub.devices.limits import CREDENTIALS_BYTES_MAX, DEVICE_BYTES_MAX, TENANT_BYTES_MAX
+from cloud.hub.devices.limits import DEVICE_BYTES_MAX, TENANT_BYTES_MAX
 from cloud.hub.devices.tenants import DeviceTenantDocument, TrustedAuthority, read_tenant
 from cloud.hub.peers import tenant_fault
 
 LeftOut = Callable[[str, str], None]
 """Takes the name of a part that is left out, and the reason."""
 NO_FIELD: Final = "the registry of a hub has no such field"
-WITHOUT_CONTENT: Final = "the secret is not in the file: Hono's management API does not give it"
 _ZONE: Final = re.compile(r"([+-]\d\d)(\d\d)$")
 """Offset from UTC without a colon, as older versions write it."""
 _ENDS: Final = ("not-before", "not-after")
@@ -60,13 +43,6 @@ _WRAPPERS: Final[dict[str, Callable[[Any], Any]]] = {
 """Types of values in MongoDB's Extended JSON."""
 _RECORDS: Final = frozenset({"_id", "id", "tenant-id", "device-id", "status", "version"})
 """Fields of a record rather than of its document; the registry makes its own."""
-_KINDS: Final[dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]]] = {
-    HASHED: (PasswordCredentials, PasswordSecret),
-    PSK: (PskCredentials, PskSecret),
-    CERTIFICATE: (CertificateCredentials, DeviceSecret),
-    RAW_KEY: (RawKeyCredentials, RawKeySecret),
-}
-_CONFIDENTIAL: Final = {HASHED: ("pwd-plain", "pwd-hash"), PSK: ("key",), RAW_KEY: ("key", "cert")}
 
 
 @hides("body", "stored")
@@ -77,15 +53,6 @@ class WantedEntity(NamedTuple):
     """Body of the request."""
     stored: dict[str, Any]
     """Document as the registry stores it."""
-
-
-@hides("body", "stored")
-class WantedDeviceCredentials(NamedTuple):
-    """Credentials of a device to import."""
-
-    body: list[dict[str, Any]]
-    stored: list[dict[str, Any]]
-    """Their description, without secrets, as `described` returns it."""
 
 
 class GatewayChoice(NamedTuple):
@@ -109,128 +76,37 @@ def convert_tenant(name: str, raw: msgspec.Raw, owner: str, left_out: LeftOut) -
     """Return a tenant. `owner`: tenant of the hub that it belongs to, if its name allows another. Raises
     `InvalidDocument`."""
     require_tenant_id(name)
-    body = _only(_object(raw), DeviceTenantDocument, "", left_out)
+    body = keep_fields(plain_object(raw), DeviceTenantDocument, "", left_out)
     given = body.get("trusted-ca")
     authorities = given if isinstance(given, list) else [given] if isinstance(given, dict) else []
     if authorities:
         body["trusted-ca"] = [
-            _only(each, TrustedAuthority, "trusted-ca ", left_out, kept=("id",)) if isinstance(each, dict) else each
+            keep_fields(each, TrustedAuthority, "trusted-ca ", left_out, kept=("id",))
+            if isinstance(each, dict)
+            else each
             for each in authorities
         ]
         for each in body["trusted-ca"]:
-            _mend_times(each)
+            mend_times(each)
     if owner and tenant_fault(name) is not None:
         body["ext"] = _extended(body, {"tenant": owner})
-    return WantedEntity(body, json.loads(read_tenant(_encoded(body, TENANT_BYTES_MAX, "the tenant")).text))
+    return WantedEntity(body, json.loads(read_tenant(encode_checked(body, TENANT_BYTES_MAX, "the tenant")).text))
 
 
 def convert_device(name: str, raw: msgspec.Raw, choice: GatewayChoice, left_out: LeftOut) -> WantedEntity:
     """Return a device. Raises `InvalidDocument`."""
     require_device_id(name)
-    body = _only(_object(raw), DeviceRegistration, "", left_out)
+    body = keep_fields(plain_object(raw), DeviceRegistration, "", left_out)
     if choice.extension:
         body["ext"] = _extended(body, choice.extension)
-    text, _ = read_registration(_encoded(body, DEVICE_BYTES_MAX, "the registration"))
+    text, _ = read_registration(encode_checked(body, DEVICE_BYTES_MAX, "the registration"))
     return WantedEntity(body, json.loads(text))
-
-
-def convert_credentials(
-    raws: Iterable[msgspec.Raw], left_out: LeftOut, refused: LeftOut
-) -> WantedDeviceCredentials | None:
-    """Return the credentials of a device that the registry takes; None if there are none. Raises `InvalidDocument`
-    when it does not take them together."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for raw in raws:
-        try:
-            given = _object(raw)
-        except InvalidDocument as why:
-            refused("credentials", str(why))
-            continue
-        kind, auth_id = str(given.get("type"))[:80], str(given.get("auth-id"))[:80]
-        made = _credential(given, kind, f"{kind} {auth_id}", left_out, refused)
-        if made is None:
-            continue
-        if found.get((kind, auth_id), made) != made:
-            left_out(f"{kind} {auth_id}", "it is there twice: the last one was taken")
-        found[kind, auth_id] = made
-    if not found:
-        return None
-    body = list(found.values())
-    return WantedDeviceCredentials(body, described(_stored(body)))
-
-
-def described(answer: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return credentials as the management API shows them, in one order and without what the registry adds."""
-    shown = [
-        {
-            **each,
-            "secrets": [{name: value for name, value in one.items() if name != "id"} for one in each["secrets"]],
-        }
-        for each in answer
-    ]
-    return sorted(shown, key=lambda each: (each["type"], each["auth-id"]))
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _credential(
-    given: dict[str, Any], kind: str, name: str, left_out: LeftOut, refused: LeftOut
-) -> dict[str, Any] | None:
-    """Return one of the credentials with the secrets that the registry takes; None if it takes none."""
-    if kind not in _KINDS:
-        refused(name, "the registry of a hub has no credentials of this type")
-        return None
-    whole, part = _KINDS[kind]
-    made = {"type": kind, **_only(given, whole, f"{name} ", left_out, kept=("type",))}
-    secrets = made.get("secrets")
-    if not isinstance(secrets, list):
-        secrets = [{}] if kind == CERTIFICATE and made.get("cert") is None else None
-    if not secrets:
-        return made if _taken(made, name, refused) else None
-    kept = []
-    for number, each in enumerate(secrets, 1):
-        where = name if len(secrets) == 1 else f"{name} secret {number}"
-        secret = _secret(each, kind, part, where, left_out, refused)
-        if secret is not None and _taken({**made, "secrets": [secret]}, where, refused):
-            kept.append(secret)
-    made["secrets"] = kept
-    return made if kept and (len(kept) == 1 or _taken(made, name, refused)) else None
-
-
-def _secret(
-    given: object, kind: str, part: type[msgspec.Struct], where: str, left_out: LeftOut, refused: LeftOut
-) -> dict[str, Any] | None:
-    """Return a secret without its id, which is the other registry's."""
-    if not isinstance(given, dict):
-        refused(where, "a secret is an object")
-        return None
-    secret = _only(given, part, f"{where} ", left_out)
-    if kind in _CONFIDENTIAL and not any(secret.get(each) for each in _CONFIDENTIAL[kind]):
-        refused(where, WITHOUT_CONTENT)
-        return None
-    if kind == HASHED and not secret.get("pwd-plain"):
-        secret.setdefault("hash-function", "sha-256")  # the default of Hono
-    _mend_times(secret)
-    return secret
-
-
-def _taken(made: dict[str, Any], name: str, refused: LeftOut) -> bool:
-    """Return whether the registry takes credentials; tell the reason otherwise."""
-    try:
-        read_credentials(msgspec.json.encode([made]))
-    except InvalidDocument as why:
-        refused(name, str(why))
-        return False
-    return True
-
-
-def _stored(body: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    wanted = read_credentials(_encoded(body, CREDENTIALS_BYTES_MAX, "the credentials"))
-    return credentials_answer(wanted.merge(DeviceTenantDocument(), ()))
-
-
-def _object(raw: msgspec.Raw) -> dict[str, Any]:
+def plain_object(raw: msgspec.Raw) -> dict[str, Any]:
     """Return an object with values in plain JSON. Raises `InvalidDocument`."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, Any])
@@ -257,7 +133,7 @@ def _plain(value: Any) -> Any:
     return {name: _plain(each) for name, each in value.items()}
 
 
-def _only(
+def keep_fields(
     given: dict[str, Any], kind: type[msgspec.Struct], where: str, left_out: LeftOut, *, kept: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return the fields that a document of the registry has, without those of the record."""
@@ -280,7 +156,7 @@ def _fields_of(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(each.encode_name for each in msgspec.structs.fields(kind))
 
 
-def _mend_times(given: object) -> None:
+def mend_times(given: object) -> None:
     """Give the offset from UTC its colon."""
     for name in _ENDS:
         if isinstance(given, dict) and isinstance(value := given.get(name), str):
@@ -295,7 +171,7 @@ def _extended(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return {**ext, WAYPOST: {**more, **ext.get(WAYPOST, {})}}
 
 
-def _encoded(body: object, most: int, what: str) -> bytes:
+def encode_checked(body: object, most: int, what: str) -> bytes:
     made = msgspec.json.encode(body)
     if len(made) > most:
         raise InvalidDocument(f"{what} has more than {most >> 10} KiB")

@@ -27,6 +27,7 @@ from cloud.fleet.hono.limits import FILE_BYTES_MAX
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _TRAILING: Final = "trailing characters"
 _MISSING: Final = msgspec.Raw()
+_NO_LIST: Final = "it is not a list"
 _UNKNOWN: Final = "it is neither a tenant nor a device nor credentials of Hono"
 
 
@@ -58,6 +59,8 @@ class HonoCredentialsRecord(NamedTuple):
     tenant: str
     device: str
     credentials: list[msgspec.Raw]
+    exported: bool = False
+    """True: of MongoDB, where Hono may have encrypted the keys."""
 
 
 class UnknownHonoRecord(NamedTuple):
@@ -73,8 +76,8 @@ HonoRecord = HonoTenantRecord | HonoDeviceRecord | HonoCredentialsRecord | Unkno
 class PageMeaning(NamedTuple):
     """Meaning of the rows of the management API in one file: they do not name their tenant."""
 
-    tenants: bool
-    """True: each row is a tenant."""
+    tenants: bool | None
+    """True: each row is a tenant; False: a device; None: unclear."""
     tenant: str = ""
     """Tenant of the rows, which are devices; empty: unknown."""
 
@@ -142,7 +145,7 @@ def _records(element: msgspec.Raw, place: str, meaning: PageMeaning) -> Iterator
     elif tenant and (found.devices or found.credentials):
         yield from _of_tenant(found, tenant, place)
     elif name:
-        yield _single(found, name, element, place)
+        yield from _single(found, name, element, place)
     elif found.tenants or found.identities or found.devices or found.credentials:
         yield from _together(found, place, meaning)
     else:
@@ -168,6 +171,9 @@ def _together(found: HonoObject, place: str, meaning: PageMeaning) -> Iterator[H
 
 def _of_tenant(found: HonoObject, tenant: str, place: str) -> Iterator[HonoRecord]:
     """Yield the devices and credentials of a tenant in the files of Hono's registry."""
+    for member, what in ((found.devices, "devices"), (found.credentials, "credentials")):
+        if member and _list(member) is None:
+            yield UnknownHonoRecord(f"{place}: {what}", _NO_LIST)
     for number, row in enumerate(_list(found.devices) or (), 1):
         each = _object(row)
         device = _text(each.device_id) if each is not None else ""
@@ -184,22 +190,36 @@ def _of_tenant(found: HonoObject, tenant: str, place: str) -> Iterator[HonoRecor
             yield UnknownHonoRecord(f"{place}: credentials {number}", "they have no device-id")
 
 
-def _single(found: HonoObject, tenant: str, element: msgspec.Raw, place: str) -> HonoRecord:
-    """Return a record that names its tenant."""
+def _single(found: HonoObject, tenant: str, element: msgspec.Raw, place: str) -> Iterator[HonoRecord]:
+    """Yield the records of an object that names its tenant."""
     device = _text(found.device_id)
-    if device and found.device:
-        return HonoDeviceRecord(tenant, device, found.device)
-    if device and (rows := _list(found.credentials)) is not None:
-        return HonoCredentialsRecord(tenant, device, rows)
-    if device:
-        return UnknownHonoRecord(place, f"device {device[:80]} has neither device nor credentials")
-    return HonoTenantRecord(tenant, found.tenant or element)
+    if not device:
+        whole = UnknownHonoRecord(f"{place}: device-id", "it is not a text")
+        yield whole if found.device_id else HonoTenantRecord(tenant, found.tenant or element)
+        return
+    if found.device:
+        yield HonoDeviceRecord(tenant, device, found.device)
+    if found.credentials:
+        rows = _list(found.credentials)
+        if rows is None:
+            yield UnknownHonoRecord(f"{place}: credentials", _NO_LIST)
+        else:
+            yield HonoCredentialsRecord(tenant, device, rows, exported=True)
+    if not (found.device or found.credentials):
+        yield UnknownHonoRecord(place, f"device {device[:80]} has neither device nor credentials")
 
 
 def _page(rows: list[msgspec.Raw] | None, place: str, meaning: PageMeaning) -> Iterator[HonoRecord]:
     """Yield the rows of a page of the management API. Raises `HonoFileError`."""
+    if meaning.tenants is None:
+        raise HonoFileError(
+            f"{place}: files with pages of tenants are tenants.json, tenants-1.json and so on, and names of files with "
+            "pages of devices begin otherwise"
+        )
     if not meaning.tenants and not meaning.tenant:
         raise HonoFileError(f"{place}: a page of devices of the management API does not name their tenant")
+    if rows is None:
+        yield UnknownHonoRecord(f"{place}: result", _NO_LIST)
     for number, row in enumerate(rows or (), 1):
         each = _object(row)
         name = _text(each.id) if each is not None else ""

@@ -12,6 +12,8 @@ class RegistryOutcome(enum.Enum):
 
     REFUSED = "refused"
     """The registry of the hub does not take it."""
+    WITHHELD = "withheld"
+    """The hub lacks it, and may have had it: someone may have removed or revoked it there."""
     LEFT_OUT = "left out"
     """A field without a counterpart here."""
     DIFFERS = "differs"
@@ -25,6 +27,7 @@ class RegistryOutcome(enum.Enum):
 
 TO_READ: Final = (
     RegistryOutcome.REFUSED,
+    RegistryOutcome.WITHHELD,
     RegistryOutcome.LEFT_OUT,
     RegistryOutcome.DIFFERS,
     RegistryOutcome.STORED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -19,8 +20,9 @@ from cloud.fleet.hono.records import (
     read_records,
 )
 
-TENANTS: Final = "tenants"
-"""Begin of the name of a file with pages of tenants."""
+_TENANTS: Final = "tenants"
+"""Begin of names that only files with pages of tenants may have."""
+_TENANT_PAGES: Final = re.compile(r"tenants(-\d+)?\.json")
 
 
 class HonoRegistry:
@@ -30,6 +32,8 @@ class HonoRegistry:
         self.tenants: dict[str, msgspec.Raw] = {}
         self.devices: dict[str, dict[str, msgspec.Raw]] = {}
         self.credentials: dict[str, dict[str, list[msgspec.Raw]]] = {}
+        self.exported: set[tuple[str, str]] = set()
+        """Tenant and device with credentials of MongoDB, where Hono may have encrypted the keys."""
         self.unknown: list[UnknownHonoRecord] = []
         self.twice: list[tuple[str, str]] = []
         """Tenant and device (empty: the tenant) with two different documents; the last one is taken, as in Hono."""
@@ -50,6 +54,8 @@ class HonoRegistry:
                 case HonoCredentialsRecord():
                     owners = self.credentials.setdefault(each.tenant, {})
                     owners.setdefault(each.device, []).extend(each.credentials)
+                    if each.exported:
+                        self.exported.add((each.tenant, each.device))
                 case UnknownHonoRecord():
                     self.unknown.append(each)
 
@@ -63,6 +69,12 @@ def read_registry(files: Iterable[Path], tenant: str) -> HonoRegistry:
     """Read the files of a registry. `tenant`: of devices in pages of the management API. Raises `HonoFileError`."""
     made = HonoRegistry()
     for path in files:
-        meaning = PageMeaning(path.name.startswith(TENANTS), tenant)
-        made.add(read_records(read_content(path), path.name, meaning))
+        made.add(read_records(read_content(path), path.name, PageMeaning(_has_tenants(path.name), tenant)))
     return made
+
+
+def _has_tenants(name: str) -> bool | None:
+    """Return whether pages in a file with this name have tenants; None if it is unclear."""
+    if _TENANT_PAGES.fullmatch(name):
+        return True
+    return None if name.lower().startswith(_TENANTS) else False

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import base64
+import datetime
+import json
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloud.fleet.hono.documents import (
-    NO_FIELD,
+from cloud.fleet.hono.device_credentials import (
+    MAYBE_ENCRYPTED,
     WITHOUT_CONTENT,
-    GatewayChoice,
     WantedDeviceCredentials,
     convert_credentials,
+)
+from cloud.fleet.hono.documents import (
+    NO_FIELD,
+    GatewayChoice,
     convert_device,
     convert_tenant,
 )
 from cloud.hub.devices.credentials import read_credentials
 from cloud.hub.devices.documents import InvalidDocument
 from cloud.hub.devices.limits import CREDENTIALS_MAX, DEVICE_BYTES_MAX, DOCUMENT_DEPTH_MAX, SECRETS_MAX
+from cloud.hub.devices.tenants import EMPTY, stored_tenant
 from tests.support.hono_registry import BCRYPT, CREDENTIALS, DEVICES, KEY, SECRETS, TENANTS, hashed, password_of
 
 Parts = list[tuple[str, str]]
@@ -31,6 +41,14 @@ def raw(document: object) -> msgspec.Raw:
 
 def nested(levels: int) -> object:
     return {"deeper": nested(levels - 1)} if levels else 1
+
+
+def certificate(subject: str) -> str:
+    """Return a certificate that its own subject signed, in Base64."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string(subject)
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, start, start + datetime.timedelta(days=1))
+    return base64.b64encode(made.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)).decode()
 
 
 class Notes:
@@ -48,11 +66,15 @@ class Notes:
     def tenant(self, document: object, owner: str = "", name: str = "DEFAULT_TENANT") -> dict[str, Any]:
         return convert_tenant(name, raw(document), owner, lambda *each: self.left_out.append(each)).stored
 
-    def credentials(self, *documents: object) -> WantedDeviceCredentials | None:
+    def credentials(
+        self, *documents: object, tenant: str = EMPTY, keys_encrypted: bool = False
+    ) -> WantedDeviceCredentials | None:
         return convert_credentials(
             [raw(each) for each in documents],
+            stored_tenant(tenant),
             lambda *each: self.left_out.append(each),
             lambda *each: self.refused.append(each),
+            keys_encrypted=keys_encrypted,
         )
 
 
@@ -218,6 +240,39 @@ class TestCredentials:
         assert made is not None
         assert base64.b64decode(made.body[0]["secrets"][0]["salt"]) == b"other"
         assert [name for name, _ in notes.left_out] == ["hashed-password d"]
+
+    def test_long_identifiers_stay_apart(self, notes: Notes) -> None:
+        names = ["a" * 90 + each for each in "12"]
+        made = notes.credentials(*[password_of("d", auth_id=each) for each in names])
+        assert made is not None
+        assert [each["auth-id"] for each in made.body] == names
+        assert notes.left_out == []
+
+    def test_certificates_without_an_identifier_stay_apart(self, notes: Notes) -> None:
+        made = notes.credentials(*[{"type": "x509-cert", "cert": certificate(each)} for each in ("CN=a", "CN=b")])
+        assert made is not None
+        assert [each["auth-id"] for each in made.stored] == ["CN=a", "CN=b"]
+        assert notes.left_out == []
+
+    def test_a_template_of_the_tenant_makes_the_identifier(self, notes: Notes) -> None:
+        """The description is that of the registry, so that a second run finds the same."""
+        authority = {"subject-dn": "CN=a", "auth-id-template": "device-{{subject-cn}}"}
+        made = notes.credentials(
+            {"type": "x509-cert", "cert": certificate("CN=a")}, tenant=json.dumps({"trusted-ca": [authority]})
+        )
+        assert made is not None
+        assert [each["auth-id"] for each in made.stored] == ["device-a"]
+
+    def test_a_limit_of_the_tenant_is_a_reason(self, notes: Notes) -> None:
+        tenant = json.dumps({"registration-limits": {"max-credentials-per-device": 0}})
+        with pytest.raises(InvalidDocument):
+            notes.credentials(password_of("d"), tenant=tenant)
+
+    def test_keys_that_may_be_encrypted_are_refused(self, notes: Notes) -> None:
+        made = notes.credentials(*CREDENTIALS[0]["credentials"][:3], keys_encrypted=True)
+        assert made is not None
+        assert [each["type"] for each in made.body] == ["hashed-password", "x509-cert"]
+        assert ("psk little-sensor", MAYBE_ENCRYPTED) in notes.refused
 
     def test_unknown_fields_are_told(self, notes: Notes) -> None:
         given = {**password_of("d", {**hashed(), "hint": "x"}), "generated": True}

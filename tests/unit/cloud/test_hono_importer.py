@@ -8,17 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud.fleet.device_store import FoundSet
+from cloud.fleet.device_store import FoundDevice, FoundSet
 from cloud.fleet.hono.attempt import DeviceAttempt, WantedDevice, digests_of
-from cloud.fleet.hono.documents import GatewayChoice, convert_credentials, convert_device
+from cloud.fleet.hono.device_credentials import convert_credentials
+from cloud.fleet.hono.documents import GatewayChoice, convert_device
 from cloud.fleet.hono.importer import TRANSIENT, HonoImporter
 from cloud.fleet.hono.limits import RETRY_WAITS_S
 from cloud.fleet.hono.report import RegistryOutcome, RegistryReport
+from cloud.hub.devices.tenants import DeviceTenantDocument
 from edge.output.errors import CommandError
 from edge.remote.client import ConsoleClient
 from tests.support.hono_registry import password_of
 
-ADDED, UNCHANGED, DIFFERS = RegistryOutcome.ADDED, RegistryOutcome.UNCHANGED, RegistryOutcome.DIFFERS
+ADDED, UNCHANGED = RegistryOutcome.ADDED, RegistryOutcome.UNCHANGED
+DIFFERS, WITHHELD = RegistryOutcome.DIFFERS, RegistryOutcome.WITHHELD
 NAME = "4711"
 
 
@@ -29,35 +32,51 @@ class MemoryDevices:
         self.documents: dict[str, dict[str, Any]] = {}
         self.sets: dict[str, list[dict[str, Any]]] = {}
         self.tags: dict[str, int] = {}
+        self.device_tags: dict[str, int] = {}
         self.faults: list[tuple[str, bool]] = []
         """Code of an error, and whether the change was made."""
         self.changes = 0
+        self.revisions = 0
 
     def add(self, device: str, document: dict[str, Any]) -> str:
         if device in self.documents:
             raise CommandError("there already", error="conflict")
-        self._change(lambda: self.documents.update({device: {**document, "enabled": True}}))
-        self.tags[device] = 1
-        return "1"
+        self._change(lambda: self._keep(device, document))
+        return str(self.tags[device])
 
-    def get(self, device: str) -> dict[str, Any]:
+    def _keep(self, device: str, document: dict[str, Any]) -> None:
+        self.documents[device] = {**document, "enabled": True}
+        self.tags[device] = self.device_tags[device] = self._revision()
+
+    def _revision(self) -> int:
+        self.revisions += 1
+        return self.revisions
+
+    def replace(self, device: str, document: dict[str, Any]) -> None:
+        """Change a registration, as another user."""
+        self.documents[device] = {**document, "enabled": True}
+        self.device_tags[device] = self._revision()
+
+    def get(self, device: str) -> FoundDevice:
         if device not in self.documents:
             raise CommandError("no device", error="not-found")
-        return {**self.documents[device], "status": {"created": "now"}}
+        document = {**self.documents[device], "status": {"created": "now"}}
+        return FoundDevice(document, str(self.device_tags[device]))
 
     def find(self, filters: list[dict[str, Any]], gateways: bool | None) -> Iterator[dict[str, Any]]:
         for name in self.documents:
-            yield {"id": name, **self.get(name)}
+            yield {"id": name, **self.get(name).document}
 
     def remove(self, device: str) -> None:
         del self.documents[device]
+        self.sets.pop(device, None)
 
     def credentials(self, device: str) -> FoundSet:
         self.get(device)
-        return FoundSet(self.sets.get(device, []), str(self.tags.setdefault(device, 1)))
+        return FoundSet(self.sets.get(device, []), str(self.tags[device]))
 
     def set_credentials(self, device: str, wanted: list[dict[str, Any]], tag: str) -> None:
-        if tag != str(self.tags.setdefault(device, 1)):
+        if tag != str(self.tags[device]):
             raise CommandError("changed", error="changed-meanwhile")
         self._change(lambda: self.show(device, wanted))
 
@@ -74,7 +93,7 @@ class MemoryDevices:
             }
             for each in wanted
         ]  # fmt: skip
-        self.tags[device] = self.tags.get(device, 1) + 1
+        self.tags[device] = self._revision()
 
     def _change(self, work: Any) -> None:
         fault, made = self.faults.pop(0) if self.faults else ("", True)
@@ -92,12 +111,13 @@ def store() -> MemoryDevices:
 
 def wanted() -> WantedDevice:
     entity = convert_device(NAME, msgspec.Raw(b'{"ext":{"brand":"ACME"}}'), GatewayChoice(), print)
-    found = convert_credentials([msgspec.Raw(msgspec.json.encode(password_of(NAME)))], print, print)
+    raws = [msgspec.Raw(msgspec.json.encode(password_of(NAME)))]
+    found = convert_credentials(raws, DeviceTenantDocument(), print, print)
     return WantedDevice(NAME, entity, found)
 
 
-def attempt(store: MemoryDevices, *, dry_run: bool = False) -> DeviceAttempt:
-    return DeviceAttempt(store, wanted(), digests_of(store, [NAME]).get(NAME), dry_run=dry_run)
+def attempt(store: MemoryDevices, *, dry_run: bool = False, addable: bool = True) -> DeviceAttempt:
+    return DeviceAttempt(store, wanted(), digests_of(store, [NAME]).get(NAME), addable=addable, dry_run=dry_run)
 
 
 def finish(tried: DeviceAttempt) -> tuple[RegistryOutcome, RegistryOutcome]:
@@ -152,9 +172,44 @@ class TestAttempt:
     def test_a_device_of_another_user_stays(self, store: MemoryDevices) -> None:
         tried = attempt(store)
         store.add(NAME, {"ext": {"brand": "OTHER"}})
-        assert finish(tried) == (DIFFERS, ADDED)
+        assert finish(tried) == (DIFFERS, WITHHELD)
         assert store.documents[NAME]["ext"] == {"brand": "OTHER"}
         assert attempt(store).put() is DIFFERS
+
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_revoked_credentials_are_not_given_back(self, store: MemoryDevices, dry_run: bool) -> None:
+        assert finish(attempt(store)) == (ADDED, ADDED)
+        store.show(NAME, [])
+        assert finish(attempt(store, dry_run=dry_run)) == (UNCHANGED, WITHHELD)
+        assert store.sets[NAME] == []
+
+    def test_a_removed_device_is_not_given_back(self, store: MemoryDevices) -> None:
+        assert finish(attempt(store)) == (ADDED, ADDED)
+        store.remove(NAME)
+        assert attempt(store, addable=False).put() is WITHHELD
+        assert attempt(store, addable=False, dry_run=True).put() is WITHHELD
+        assert not store.documents
+
+    def test_a_device_that_was_changed_meanwhile_gets_no_credentials(self, store: MemoryDevices) -> None:
+        assert attempt(store).put() is ADDED
+        store.replace(NAME, {"ext": {"brand": "ACME"}})
+        assert finish(attempt(store)) == (UNCHANGED, WITHHELD), "it is the same again, and may have been another one"
+
+    def test_credentials_that_are_revoked_during_the_attempt_stay_revoked(self, store: MemoryDevices) -> None:
+        tried = attempt(store)
+        assert tried.put() is ADDED
+        store.show(NAME, [password_of("other")])
+        store.show(NAME, [])
+        assert finish(tried)[1] is WITHHELD
+        store.faults = [("", True), ("connection-lost", True)]
+        store.remove(NAME)
+        tried, found = attempt(store), wanted().credentials
+        assert found is not None
+        assert tried.put() is ADDED
+        with pytest.raises(CommandError):
+            tried.put_credentials(found)
+        store.show(NAME, [])
+        assert tried.put_credentials(found) is WITHHELD
 
     def test_credentials_of_another_user_stay(self, store: MemoryDevices) -> None:
         tried = attempt(store)

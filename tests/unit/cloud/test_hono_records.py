@@ -98,11 +98,22 @@ class TestShapes:
             {"tenant": "T", "credentials": [{"type": "psk"}]},
             {"tenant-id": "T", "device-id": "4711"},
             {"tenant-id": "T", "device-id": "4711", "credentials": 3},
+            {"tenant-id": "T", "device-id": 3, "device": {}},
+            {"tenant": "T", "devices": {"4711": {}}},
+            {"tenant": "T", "credentials": {"4711": []}},
+            {"devices": 3},
+            {"credentials": "x"},
             [{"type": "psk", "auth-id": "a", "secrets": [{}]}],
         ],
     )
     def test_anything_else_is_reported(self, content: object) -> None:
         assert kinds(records(content)) == [UnknownHonoRecord]
+
+    def test_a_page_without_a_list_is_reported(self) -> None:
+        assert kinds(records({"total": 1, "result": {"4711": {}}}, OF_DEVICES)) == [UnknownHonoRecord]
+
+    def test_a_device_with_its_credentials_is_both(self) -> None:
+        assert kinds(records({**DEVICE, **KEYS})) == [HonoDeviceRecord, HonoCredentialsRecord]
 
     def test_a_row_without_an_id_is_reported(self) -> None:
         assert kinds(records({"result": [{"enabled": True}, 3]}, OF_DEVICES)) == [UnknownHonoRecord] * 2
@@ -158,4 +169,16 @@ class TestRegistry:
     def test_a_name_tells_pages_of_tenants(self, tmp_path: Path) -> None:
         page = {"total": 1, "result": [{"id": "ACME"}]}
         assert list(read_registry([write(tmp_path, "tenants-1.json", page)], "").tenants) == ["ACME"]
+        assert list(read_registry([write(tmp_path, "tenants.json", page)], "").tenants) == ["ACME"]
         assert list(read_registry([write(tmp_path, "devices.json", page)], "T").devices["T"]) == ["ACME"]
+
+    @pytest.mark.parametrize("name", ["tenants-ACME-devices.json", "tenants1.json", "Tenants-1.json", "tenants-1.txt"])
+    def test_an_unclear_name_is_an_error_for_pages_only(self, tmp_path: Path, name: str) -> None:
+        page = {"total": 1, "result": [{"id": "4711"}]}
+        with pytest.raises(HonoFileError, match="pages of tenants"):
+            read_registry([write(tmp_path, name, page)], "ACME")
+        assert list(read_registry([write(tmp_path, name, TENANTS)], "").tenants) == ["DEFAULT_TENANT", "OFF_TENANT"]
+
+    def test_credentials_of_mongodb_are_known(self, tmp_path: Path) -> None:
+        found = read_registry([write(tmp_path, "1.json", [KEYS]), write(tmp_path, "2.json", CREDENTIALS)], "")
+        assert found.exported == {("T", "4711")}
