@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import IMAGES, DebianRelease, Mirror
+from images.debian import EMULATED, IMAGES, DebianRelease, Mirror
 from images.errors import USAGE, ImageError
 from images.frozen import freezing, libraries
 from images.frozen.freezing import BUILD_FILES, GATEWAY, FrozenProgram
@@ -202,7 +202,7 @@ def _freeze(
     entry = freezing.write_entry(build / "work", program)
     inside = freezing.build_environment(program, Path("/build/source"), Path("/build") / entry.relative_to(build))
     inside["PYTHONPATH"] = "/build/source:/build/packages"
-    inside |= {"PATH": "/usr/sbin:/usr/bin", "HOME": "/build"}
+    inside |= {"PATH": "/usr/sbin:/usr/bin", "HOME": "/build", **EMULATED}
     target = {"root": "/build/source", "work": "/build/work", "target": "/build/made"}
     words = freezing.build_command(program, "/usr/bin/python3", **target)
     variables = (f"{name}={value}" for name, value in inside.items())

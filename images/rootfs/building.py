@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import PREFERENCES, DebianRelease, Mirror, quote_path
+from images.debian import EMULATED, PREFERENCES, DebianRelease, Mirror, quote_path
 from images.programs import find, require, run
 from images.steps import BuildSteps, remove
 
@@ -101,6 +101,7 @@ def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) 
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
         "DEBIAN_FRONTEND=noninteractive",
         f"SOURCE_DATE_EPOCH={source.build_date()}",
+        *(f"{name}={value}" for name, value in EMULATED.items()),
     )
     # No fsync after each file: an interrupted tree is built again from scratch.
     install = ("dpkg", "--force-unsafe-io", "--install", "/waypost.deb")
