@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from images.card.partition import SECTOR
-from images.debian import IMAGES, RELEASES, Mirror
+from images.debian import IMAGES, RELEASES, DebianRelease, Mirror
 from images.emulator import machine
 from tests.images.write_log import WriteLog
 from tests.support.command import run_waypost
@@ -43,9 +43,9 @@ HOST = "10.0.2.2"
 """Address of this machine in the emulator's network (QEMU, user mode networking)."""
 
 
-def mirror() -> Mirror:
-    """Return the source of packages of the tested release."""
-    return Mirror(release=RELEASE)
+def mirror(release: DebianRelease = RELEASE) -> Mirror:
+    """Return the source of packages of a release, by default the tested one; a snapshot counts too."""
+    return Mirror(release=release, expired=True)
 
 
 def decompressed(image: Path, folder: Path) -> Path:
@@ -86,10 +86,12 @@ class Emulated:
         log: WriteLog | None = None,
         *,
         more: Sequence[str] = (),
+        at_usb: bool = False,
     ) -> None:
         """`console`: file to which its console is appended. `ports`: see `free_ports`.
 
-        `log`: records writes to the card. `more`: devices of QEMU; sticks are at `usb.0`.
+        `log`: records writes to the card. `more`: devices of QEMU; sticks are at `usb.0`. `at_usb`: the card is a disk
+        at USB.
         """
         self.ports = ports
         self._console = console
@@ -102,6 +104,10 @@ class Emulated:
         # Its control socket has a path, which is limited to about a hundred characters.
         self._own = tempfile.TemporaryDirectory(prefix="waypost-emulated-")
         words += ["-device", "qemu-xhci,id=usb", "-qmp", f"unix:{self._own.name}/qmp,server=on,wait=off", *more]
+        if at_usb:
+            place = words.index("virtio-blk-pci,drive=card")
+            words[place - 1 : place + 1] = []
+            words += ["-device", "usb-storage,bus=usb.0,drive=card"]
         with console.open("ab") as said:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
 
@@ -132,16 +138,19 @@ class Emulated:
     def put_in(self, stick: Path) -> None:
         """Plug in a USB stick with this content."""
         file = {"driver": "file", "filename": str(stick), "read-only": True}
+        self.control(
+            ("blockdev-add", {"node-name": "stick", "driver": "raw", "read-only": True, "file": file}),
+            ("device_add", {"driver": "usb-storage", "drive": "stick", "bus": "usb.0", "id": "stick"}),
+        )
+
+    def control(self, *commands: tuple[str, Mapping[str, Any]]) -> None:
+        """Run commands of QEMU (QMP)."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(COMMAND_S)
             connection.connect(f"{self._own.name}/qmp")
             answers = connection.makefile()
             assert "QMP" in json.loads(answers.readline())
-            for command, arguments in (
-                ("qmp_capabilities", {}),
-                ("blockdev-add", {"node-name": "stick", "driver": "raw", "read-only": True, "file": file}),
-                ("device_add", {"driver": "usb-storage", "drive": "stick", "bus": "usb.0", "id": "stick"}),
-            ):
+            for command, arguments in (("qmp_capabilities", {}), *commands):
                 connection.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
                 answer = next(each for line in answers if "event" not in (each := json.loads(line)))
                 assert "return" in answer, answer

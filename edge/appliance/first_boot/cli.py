@@ -13,6 +13,9 @@ from edge.output.terminal import say
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 """Pauses before the next attempts; the last one repeats."""
 
+RESTART_AGAIN_S = 60.0
+"""Time after which a restart that was not carried out is repeated."""
+
 root_option = click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
@@ -44,7 +47,7 @@ def settings(root: Path) -> None:
         refusal = found.refusal
         if found.card is not None:
             set_light(places, WORKING)  # until the enrolment reports its state
-            kept = move_data(places, found.card.spec.data.disk, _restart_machine)
+            kept = move_data(places, found.card.spec.data.disk, lambda line: say(f"Waypost: {line}"), _restart_machine)
             if refusal is None and kept is not None:
                 refusal = kept
                 record_refusal(places.data, refusal)
@@ -65,13 +68,13 @@ def settings(root: Path) -> None:
 
 def _restart_machine(why: str) -> NoReturn:
     """Restart the machine. It does not return, so that nothing after it starts (`waypost-settings.service`)."""
-    import signal
     import subprocess
+    import time
 
     say(f"Waypost: {why}; the gateway restarts")
     while True:
         subprocess.run(["systemctl", "reboot"], check=False)  # noqa: S607 - of the image
-        signal.pause()
+        time.sleep(RESTART_AGAIN_S)  # it ends here
 
 
 @first_boot.command()

@@ -36,7 +36,13 @@ BYTES_MIN: Final = 2 << 30
 FREE_SHARE: Final = 1.25
 """Size of the disk by the bytes that the data take on the card, at least: room for the file system and for growth."""
 WAIT_S: Final = 30
-"""Longest wait for a disk to appear, in seconds: a disk at USB has started by then."""
+"""Longest wait for an empty disk to appear, in seconds: a disk at USB has started by then."""
+QUIET_S: Final = 8
+"""Time without another disk after which all are there, in seconds."""
+ENDS_BYTES: Final = 1 << 20
+"""Part at both ends of a disk that is read before it counts as empty."""
+MOVING: Final = "data/settings/moving"
+"""File on the card with the label that the disk gets."""
 EMPTIED: Final = "data/settings/card-emptied"
 """File on the disk: the old copy on the card has been removed."""
 
@@ -88,23 +94,30 @@ def require_current_place(places: CardPaths, restart: Callable[[str], NoReturn])
         return
     old = places.root / "dev/waypost/card-data"
     if old.exists() and old.resolve() != device.resolve():
-        with contextlib.suppress(DiskRefused):  # the old copy takes space of the card, and does no harm
+        with contextlib.suppress(
+            DiskRefused, OSError
+        ):  # the card may be worn out, and settings are applied all the same
             empty_card(places, old, device)
     elif PAIRED.fullmatch(label := read_label(device)):
         # A power cut left the label in the journal only: udev did not see it when it looked.
         restart(f"the data are on a disk whose file system is called {label}")
 
 
-def move_data(places: CardPaths, kind: str | None, restart: Callable[[str], NoReturn]) -> SettingsRefusal | None:
+def move_data(
+    places: CardPaths, kind: str | None, say: Callable[[str], None], restart: Callable[[str], NoReturn]
+) -> SettingsRefusal | None:
     """Move the data to a disk of this kind (`usb`, `nvme`; None: to none), unless they are on one.
 
-    Returns why the data stay on the card; None when they are where they belong. Raises OSError.
+    `say` takes a line for people, and `restart` is as above. Returns why the data stay on the card; None when they are
+    where they belong. Raises OSError.
     """
     device = _mounted_device(places)
     if kind is None or device is None or read_label(device) != ON_CARD:
         return None
     try:
-        disk = choose_disk(find_disks(kind, device), kind, _used_bytes(places.root / "data"))
+        found = find_disks(kind, device, _read_pending(places))
+        disk = choose_disk(found, kind, _used_bytes(places.root / "data"))
+        say(f"copying the data to {disk}")
         copy_data(places, disk.path)
         switch_to(places, disk.path, device)
     except DiskRefused as refused:
@@ -112,27 +125,24 @@ def move_data(places: CardPaths, kind: str | None, restart: Callable[[str], NoRe
     return restart(f"the data are on {disk}")
 
 
-def find_disks(kind: str, own: Path) -> list[DataDisk]:
-    """Return the disks of this kind, except that of the partition `own`, as soon as there are any.
+def find_disks(kind: str, own: Path, pending: str = "", pause: Callable[[float], None] = time.sleep) -> list[DataDisk]:
+    """Return the disks of this kind, except that of the partition `own`, once no other one has appeared for a time.
 
-    Raises DiskRefused.
+    `pending`: label of the disk of an interrupted move. Raises DiskRefused.
     """
-    used = _parent_of(own)
-    for left in range(WAIT_S, -1, -1):
-        rows = msgspec.json.decode(
-            _run("lsblk", "--json", "--bytes", "--nodeps", "--output", "PATH,TYPE,SIZE,TRAN,MODEL,RO"), type=_Rows
-        )
+    used, found, quiet = _parent_of(own), list[DataDisk](), 0
+    for _ in range(WAIT_S):
+        before = {disk.path for disk in found}
         found = [
-            row
-            for row in rows.blockdevices
+            DataDisk(Path(row.path), row.size, (row.model or "").strip(), read_content(Path(row.path), pending))
+            for row in _list_rows()
             if (row.tran, row.type) == (kind, "disk") and row.size and not row.ro and Path(row.path) != used
         ]
-        if found or not left:
+        quiet = quiet + 1 if {disk.path for disk in found} == before else 0
+        if quiet >= QUIET_S and any(not disk.content for disk in found):
             break
-        time.sleep(1)
-    return [
-        DataDisk(Path(row.path), row.size, (row.model or "").strip(), read_content(Path(row.path))) for row in found
-    ]
+        pause(1)
+    return found
 
 
 def choose_disk(found: Sequence[DataDisk], kind: str, used_bytes: int) -> DataDisk:
@@ -167,8 +177,9 @@ def copy_data(places: CardPaths, disk: Path) -> None:
 
 
 def switch_to(places: CardPaths, disk: Path, card: Path) -> None:
-    """Declare that the data are on `disk`: it and the partition `card` get one label. Raises DiskRefused."""
+    """Declare that the data are on `disk`: it and the partition `card` get one label. Raises DiskRefused, OSError."""
     label = f"waypost-{secrets.token_hex(4)}"
+    write_whole(places.root / MOVING, label.encode(), mode=0o644)  # after a power cut the disk is recognised by it
     _run("e2label", disk, label)
     _run("blockdev", "--flushbufs", disk)
     try:
@@ -194,23 +205,56 @@ def empty_card(places: CardPaths, old: Path, device: Path) -> None:
 
 def read_label(device: Path) -> str:
     """Return the label of a file system, empty without one, past the cache of blkid(8)."""
-    return _probe(device, "LABEL")
+    return _probe(device, "LABEL").stdout.strip()
 
 
-def read_content(device: Path) -> str:
-    """Return the kind of the file system or partition table on a disk; empty for one that may be written."""
-    if read_label(device) == UNFINISHED:
-        return ""
-    return _probe(device, "TYPE") or _probe(device, "PTTYPE")
+def read_content(device: Path, pending: str = "") -> str:
+    """Return the kind of the file system or partition table on a disk; empty for a disk that may be written.
+
+    `pending`: label of the disk of an interrupted move. What cannot be read is not empty.
+    """
+    found = _probe(device, "LABEL", "TYPE", "PTTYPE")
+    values = dict(line.partition("=")[::2] for line in found.stdout.splitlines())
+    if found.returncode == _FOUND:
+        ours = {UNFINISHED, *filter(None, [pending])}
+        return "" if values.get("LABEL") in ours else values.get("TYPE") or values.get("PTTYPE") or "unknown data"
+    if found.returncode != _NOTHING_FOUND:
+        return "several file systems at once"
+    try:
+        with device.open("rb") as disk:
+            for place, origin in ((0, os.SEEK_SET), (-ENDS_BYTES, os.SEEK_END)):
+                disk.seek(place, origin)
+                if len(disk.read(ENDS_BYTES)) < ENDS_BYTES:
+                    return "less than its size"
+    except OSError as error:
+        return f"what cannot be read ({error.strerror})"
+    return ""
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
 
+_FOUND: Final = 0
+_NOTHING_FOUND: Final = 2
+"""Exit codes of blkid(8). It also exits with 2 where it cannot read."""
 
-def _probe(device: Path, tag: str) -> str:
-    words = ("blkid", "--probe", "--match-tag", tag, "--output", "value", device)
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)  # noqa: S603
-    return done.stdout.strip()
+
+def _probe(device: Path, *tags: str) -> subprocess.CompletedProcess[str]:
+    """Read tags of what is on a device: the value of one, or NAME=value lines of several."""
+    wanted = [word for tag in tags for word in ("--match-tag", tag)]
+    form = "value" if len(tags) == 1 else "export"
+    words = ["blkid", "--probe", *wanted, "--output", form, str(device)]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        return subprocess.CompletedProcess(words, 1, "", error.strerror or "")
+
+
+def _list_rows() -> list[_Row]:
+    """Return the disks of this machine. Raises DiskRefused."""
+    columns = "PATH,TYPE,SIZE,TRAN,MODEL,RO"
+    return msgspec.json.decode(
+        _run("lsblk", "--json", "--bytes", "--nodeps", "--output", columns), type=_Rows
+    ).blockdevices
 
 
 def _run(*words: str | Path) -> bytes:
@@ -226,6 +270,13 @@ def _run(*words: str | Path) -> bytes:
 
 
 _FAILED_STEP: Final = "take another disk; the gateway tries again at its next start"
+
+
+def _read_pending(places: CardPaths) -> str:
+    try:
+        return (places.root / MOVING).read_text()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
 
 
 def _mounted_device(places: CardPaths) -> Path | None:

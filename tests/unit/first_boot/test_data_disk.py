@@ -36,6 +36,68 @@ def disk(name: str = "sda", size: int = 64 * GIB, content: str = "") -> DataDisk
     return DataDisk(Path("/dev") / name, size, "SSD", content)
 
 
+class TestFinding:
+    def _find(
+        self, looks: Sequence[Sequence[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+    ) -> tuple[list[str], int]:
+        """Return the disks that are found, and the seconds; `looks`: rows of lsblk(8), second by second."""
+        asked: list[float] = []
+
+        def rows() -> list[data_disk._Row]:
+            shown = looks[min(len(asked), len(looks) - 1)]
+            return [data_disk._Row(**{"type": "disk", "size": 64 * GIB, "tran": "usb", **row}) for row in shown]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(data_disk, "_list_rows", rows)
+        monkeypatch.setattr(data_disk, "_parent_of", lambda _: Path("/dev/sda"))
+        monkeypatch.setattr(data_disk, "read_content", lambda path, _: "vfat" if path.name == "stick" else "")
+        found = data_disk.find_disks("usb", Path("/dev/sda4"), "", asked.append)
+        return [disk.path.name for disk in found], len(asked)
+
+    def test_second_disk_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first, second = {"path": "/dev/sdb"}, {"path": "/dev/sdc"}
+        assert self._find([[], [first], [first], [first, second]], monkeypatch)[0] == ["sdb", "sdc"]
+
+    def test_disk_that_starts_after_a_stick_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stick, disk = {"path": "/dev/stick"}, {"path": "/dev/sdb"}
+        assert self._find([[stick]] * 12 + [[stick, disk]], monkeypatch)[0] == ["stick", "sdb"]
+
+    def test_search_ends_without_a_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        own, other = {"path": "/dev/sda"}, {"path": "/dev/nvme0n1", "tran": "nvme"}
+        rest = [
+            {"path": "/dev/sdb", "ro": True},
+            {"path": "/dev/sdc", "size": 0},
+            {"path": "/dev/sdd1", "type": "part"},
+        ]
+        assert self._find([[own, other, *rest]], monkeypatch) == ([], data_disk.WAIT_S)
+
+
+class TestContent:
+    @pytest.fixture
+    def disk(self, tmp_path: Path) -> Path:
+        file = tmp_path / "disk"
+        with file.open("wb") as made:
+            made.truncate(8 << 20)
+        return file
+
+    def test_disk_without_signatures_is_empty(self, disk: Path) -> None:
+        assert read_content(disk) == ""
+
+    def test_file_system_of_another_gateway_is_not_empty(self, disk: Path) -> None:
+        subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "waypost-1a2b3c4d", str(disk)], check=True)
+        assert read_content(disk) == "ext4"
+        assert read_content(disk, "waypost-1a2b3c4d") == "", "it is that of the interrupted move"
+
+    def test_several_file_systems_at_once_are_not_empty(self, disk: Path) -> None:
+        subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", str(disk)], check=True)
+        with disk.open("r+b") as made:
+            made.write(b"XFSB" + (4096).to_bytes(4, "big") + bytes(92) + (0xB4B5).to_bytes(2, "big") + bytes(408))
+        assert read_content(disk) != ""
+
+    def test_disk_that_cannot_be_read_is_not_empty(self, disk: Path) -> None:
+        assert read_content(disk.with_name("missing")) != ""
+        assert read_content(disk.parent) != ""
+
+
 class TestChoice:
     def test_only_empty_disk_is_taken(self) -> None:
         assert choose_disk([disk("sda", content="exfat"), disk("sdb")], "usb", 0) == disk("sdb")
@@ -128,8 +190,10 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made = Machine(tmp_path)
-    found = [DataDisk(made.disk, 64 * GIB, "SSD", read_content(made.disk))]
-    monkeypatch.setattr(data_disk, "find_disks", lambda *_: found)
+    monkeypatch.setattr(
+        data_disk, "find_disks",
+        lambda _kind, _own, pending: [DataDisk(made.disk, 64 * GIB, "SSD", read_content(made.disk, pending))],
+    )  # fmt: skip
     try:
         yield made
     finally:
@@ -141,7 +205,7 @@ class TestMove:
     def test_data_are_on_the_disk_and_the_old_copy_is_removed(self, machine: Machine) -> None:
         before = machine.content()
         with pytest.raises(Restarted):
-            move_data(machine.places, "usb", restart)
+            move_data(machine.places, "usb", print, restart)
         assert PAIRED.fullmatch(read_label(machine.disk))
         assert read_label(machine.card) == read_label(machine.disk)
         machine.start_from(machine.disk)
@@ -149,19 +213,19 @@ class TestMove:
         assert (machine.data / "waypost/link").readlink() == Path("store")
         assert (machine.data / "waypost").stat().st_mode & 0o777 == 0o700
         require_current_place(machine.places, restart)
-        assert move_data(machine.places, "usb", restart) is None, "they are where they belong"
+        assert move_data(machine.places, "usb", print, restart) is None, "they are where they belong"
         machine.start_from(machine.card)
         assert list(machine.data.iterdir()) == []
 
     def test_gateway_without_the_setting_changes_nothing(self, machine: Machine) -> None:
-        assert move_data(machine.places, None, restart) is None
+        assert move_data(machine.places, None, print, restart) is None
         require_current_place(machine.places, restart)
         assert (read_label(machine.card), read_content(machine.disk)) == (ON_CARD, "")
 
     def test_copy_is_never_used_after_the_card_was_relabelled(self, machine: Machine) -> None:
         """The new label may be in the journal of the card only when udev looks: it is there once it is mounted."""
         with pytest.raises(Restarted):
-            move_data(machine.places, "usb", restart)
+            move_data(machine.places, "usb", print, restart)
         machine.start_from(machine.card)
         with pytest.raises(Restarted):
             require_current_place(machine.places, restart)
@@ -176,7 +240,7 @@ class TestMove:
         stub.write_text("#!/bin/sh\necho input/output error >&2\nexit 1\n")
         stub.chmod(0o755)
         monkeypatch.setenv("PATH", f"{stub.parent}:{path}")
-        refusal = move_data(machine.places, "usb", restart)
+        refusal = move_data(machine.places, "usb", print, restart)
         assert refusal is not None
         assert "input/output error" in refusal.why
         monkeypatch.setenv("PATH", path)
@@ -184,7 +248,7 @@ class TestMove:
         assert (read_label(machine.card), machine.content()) == (ON_CARD, before)
         assert (read_label(machine.disk), read_content(machine.disk)) == (UNFINISHED, ""), "it may be written again"
         with pytest.raises(Restarted):
-            move_data(machine.places, "usb", restart)
+            move_data(machine.places, "usb", print, restart)
         machine.start_from(machine.disk)
         assert machine.content() == before
 
@@ -199,6 +263,22 @@ class TestMove:
         with pytest.raises(DiskRefused):
             copy_data(machine.places, machine.disk)
         assert read_label(machine.card) == ON_CARD
+
+    def test_power_cut_between_the_two_labels_is_continued(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        stub = tmp_path / "stubs/blockdev"
+        stub.parent.mkdir()
+        stub.write_text("#!/bin/sh\nexit 1\n")
+        stub.chmod(0o755)
+        path = os.environ["PATH"]
+        monkeypatch.setenv("PATH", f"{stub.parent}:{path}")
+        assert move_data(machine.places, "usb", print, restart) is not None
+        assert PAIRED.fullmatch(read_label(machine.disk))
+        monkeypatch.setenv("PATH", path)
+        with pytest.raises(Restarted):
+            move_data(machine.places, "usb", print, restart)
+        assert read_label(machine.card) == read_label(machine.disk)
 
     def test_move_counts_even_if_the_end_of_the_switch_fails(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

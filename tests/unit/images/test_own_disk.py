@@ -45,19 +45,24 @@ class TestPartitionNames:
                     path.symlink_to(device)
                 (device / "partition").write_text(f"{number}\n")
                 (device / "dev").write_text(f"179:{numbers + number}\n")
+        disk = tmp_path / "sys/class/block/sdb"
+        disk.mkdir()
+        (disk / "dev").write_text("8:16\n")
         return tmp_path
 
     def _names(self, machine: Path, *, card: str = "waypost-data", mounted: str = "", **disks: str) -> dict[str, str]:
         """Return the names of all partitions and disks.
 
-        `card`: label of the card's fourth partition. `mounted`: device at /data. `disks`: labels of other disks.
+        `card`: label of the card's fourth partition. `mounted`: device at /data. `disks`: labels of other disks;
+        `partition`: that of each partition.
         """
         bodies = {
             "mountpoint": f'case "$*" in "-d /") echo 179:12 ;; *) [ -n "{mounted}" ] && echo "{mounted}" ;; esac',
             "blkid": f'for last; do :; done; [ "${{last##*/}}" = mmcblk0p4 ] && echo {card}',
         }
         environment = stubs(machine, bodies)
-        given = [(f"{disk}{number}", str(number), "") for disk in ("mmcblk0p", "sda") for number in range(1, 6)]
+        copied = disks.pop("partition", "")
+        given = [(f"{disk}{number}", str(number), copied) for disk in ("mmcblk0p", "sda") for number in range(1, 6)]
         given += [(name, "", label) for name, label in disks.items()]
         found = {}
         for name, number, label in given:
@@ -69,9 +74,21 @@ class TestPartitionNames:
 
     OWN: ClassVar = {"mmcblk0p1": "boot", "mmcblk0p2": "root-a", "mmcblk0p3": "root-b", "mmcblk0p4": "data"}
 
-    @pytest.mark.parametrize("label", ["waypost-data", "", "waypost-moving", "other", "waypost-0"])
-    def test_only_partitions_of_the_root_disk_have_names(self, machine: Path, label: str) -> None:
-        assert self._names(machine, card=label, sdb=label) == self.OWN
+    def test_only_partitions_of_the_root_disk_have_names(self, machine: Path) -> None:
+        assert self._names(machine, sdb="waypost-data", sdc="waypost-00000000", sdd="") == self.OWN
+
+    @pytest.mark.parametrize("label", ["", "other", "waypost-0"])
+    def test_fourth_partition_without_the_label_of_the_data_is_not_used(self, machine: Path, label: str) -> None:
+        assert self._names(machine, card=label, sdb=label) == {**self.OWN, "mmcblk0p4": "card-data"}
+
+    def test_copy_of_the_card_is_not_the_disk(self, machine: Path) -> None:
+        """Its fourth partition has the same label: only a whole disk holds data."""
+        found = self._names(machine, card="waypost-1a2b3c4d", partition="waypost-1a2b3c4d")
+        assert set(found) == set(self.OWN)
+
+    def test_disk_keeps_its_name_while_it_is_mounted(self, machine: Path) -> None:
+        """The card may be unreadable when udev looks again."""
+        assert self._names(machine, card="", mounted="8:16", sdb="waypost-1a2b3c4d")["sdb"] == "data"
 
     def test_disk_with_the_label_of_the_card_holds_the_data(self, machine: Path) -> None:
         found = self._names(machine, card="waypost-1a2b3c4d", sdb="waypost-1a2b3c4d", sdc="waypost-00000000", sdd="x")
