@@ -26,9 +26,9 @@ machine_option = click.option(
 debian_option = click.option(
     "--debian",
     type=click.Choice(["12", "13"]),
-    default="12",
+    default="13",
     show_default=True,
-    help="Release of Debian; 13 is a trial: updates of its gateways are not tested.",
+    help="Release of Debian. 12 has no drivers for a Raspberry Pi 5.",
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
@@ -220,7 +220,7 @@ def build(
     \b
     For a Raspberry Pi 4, and for a Raspberry Pi 5:
       sudo waypost image build --board pi4 --out ./cards
-      sudo waypost image build --board pi5 --debian 13 --out ./cards
+      sudo waypost image build --board pi5 --out ./cards
     """
     from images.building import build_image
     from images.debian import RELEASES, Mirror

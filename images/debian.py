@@ -60,7 +60,7 @@ the status of dm-verity since Linux 6.19.
 RELEASES: Final = {each.number: each for each in (DEBIAN_12, DEBIAN_13)}
 OLDEST: Final = DEBIAN_12
 """Release for packages and containers: a program runs on the release that it was built on, and on newer ones."""
-IMAGES: Final = DEBIAN_12
+IMAGES: Final = DEBIAN_13
 """Release of images, unless `--debian` names another."""
 PREFERENCES: Final = "etc/apt/preferences.d/waypost"
 SUITE_NAME: Final = re.compile(r"^(\S+ )[a-z]+")

@@ -17,8 +17,8 @@ from tests.images.emulated import MARKS, begin, decompressed, mirror
 
 pytestmark = [*MARKS]
 
-COMPRESSED_MIB_MAX: Final = 250
-ROOT_MIB_MAX: Final = 900
+COMPRESSED_MIB_MAX: Final = 170
+ROOT_MIB_MAX: Final = 600
 """Largest content of the root. Images of other gateways have 400 and more, without a gateway."""
 UNCHANGED_S: Final = 120.0
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from images.building import build_bundle, build_image
-from images.debian import DEBIAN_12, DEBIAN_13, DebianRelease, Mirror
+from images.debian import DEBIAN_12, DEBIAN_13, DebianRelease
 from images.disk import bundle, filesystem, signing
 from images.emulator import machine
 from images.programs import run
@@ -261,12 +261,12 @@ def test_update_without_a_gateway_rolls_back_while_the_hub_is_away(
 
 def bundle_of(release: DebianRelease) -> Path:
     cache = default_cache()
-    return build_bundle(BuildSteps(cache), cache, Mirror(release=release), (None, None)).file
+    return build_bundle(BuildSteps(cache), cache, mirror(release), (None, None)).file
 
 
 def test_update_to_debian_13_and_back_keeps_the_backlog(tmp_path: Path, fleet: EnrolledFleet) -> None:
     cache = default_cache()
-    image = build_image(BuildSteps(cache), cache, "qemu", Mirror(release=DEBIAN_12), (None, None))
+    image = build_image(BuildSteps(cache), cache, "qemu", mirror(DEBIAN_12), (None, None))
     gateway = Updated(tmp_path, image, fleet)
     try:
         gateway.serve()

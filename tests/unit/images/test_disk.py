@@ -428,6 +428,7 @@ class TestPackageLists:
     "xz",
     "sfdisk",
 )
+@pytest.mark.timeout(600)  # two images of 1.7 GB are compressed, and one is read, on a machine that may be busy
 def test_image_of_a_stub_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Build an image with stub content twice: layout, boot partition, output files, and identical bytes."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(DATE))

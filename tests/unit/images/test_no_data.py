@@ -91,5 +91,5 @@ def test_missing_disk_with_the_data_is_named(machine: Machine) -> None:
     machine.stub("blkid", body)
     said = machine.start()
     assert any(LABEL in line for line in said)
-    assert said[-4:-2] == ["slept 5", "slept 5"] or said.count("slept 5") == 2, "no try of the slot is used up"
+    assert said.count("slept 5") == 2, "no try of the slot is used up"
     assert said[-2:] == ["slept 10", "systemctl reboot"]
