@@ -517,6 +517,7 @@ class Gateway:
         from edge.appliance.addresses.details import AddressDetails  # noqa: PLC0415
         from edge.appliance.addresses.explanation import AddressExplainer  # noqa: PLC0415
         from edge.appliance.addresses.routes import address_routes  # noqa: PLC0415
+        from edge.appliance.artefacts.mounting import artefact_routes  # noqa: PLC0415
         from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
         from edge.appliance.configuring.routes import configuration_routes  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
@@ -554,6 +555,7 @@ class Gateway:
             *address_routes(details, explainer, access),
             *configuration_routes(self._configuring, access),
             *self._devices.routes,
+            *artefact_routes(self._data, self._artefacts, self._devices, access, broker.devices),
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
             *check_routes(self._check, access),

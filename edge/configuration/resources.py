@@ -281,6 +281,9 @@ class ArtefactsSpec(ResourcePart, frozen=True, kw_only=True):
     """Public keys of makers, in PEM: what no other key has signed is refused."""
     artefacts: Kept[Annotated[tuple[ArtefactPart, ...], msgspec.Meta(max_length=ARTEFACTS_MAX)]] = ()
     """Artefacts to hold; all others are deleted."""
+    report_address: Kept[AddressName] = "plant/%u/artefact-report"
+    """Address of messages about reports of devices, with ``%u`` for the device; a user that may send to it is that
+    device. With the device API, reports are events."""
     storage_bytes: Kept[Bytes] = msgspec.field(default=1 << 30, name="storage.bytes")
     """Bytes that all images together may have; the later ones of the list are not fetched beyond that."""
     rate: Kept[Annotated[Bytes, msgspec.Meta(gt=0)] | None] = None

@@ -389,6 +389,11 @@ def _artefacts(resources: Sequence[Resource]) -> Errors:
                 MakerPublicKey.parse(pem)
             except InvalidKey as why:
                 yield error_at(resource, ("spec", "trustedKeys", i), str(why))
+        address_of = spec.report_address
+        address = address_of.replace("%u", "device")
+        if "%u" not in address_of or address.startswith("$") or "+" in address or "#" in address:
+            message = f'"{spec.report_address}": expected an address with %u for the device, and without wildcards'
+            yield error_at(resource, ("spec", "reportAddress"), message)
         seen: set[tuple[str, str]] = set()
         for i, wanted in enumerate(spec.artefacts):
             if wanted.key in seen:

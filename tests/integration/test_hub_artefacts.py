@@ -17,9 +17,11 @@ from cloud.hub.artefacts.image_store import FOLDER
 from cloud.hub.artefacts.limits import HUB_IMAGE_BYTES_MAX, PART_BYTES
 from edge.appliance.identity.files import GatewayIdentity
 from tests.support.artefacts import KEY, OTHER_KEY, sealed
-from tests.support.command import error_of, items_of, output_of
+from tests.support.command import error_of, items_in, items_of, output_of
+from tests.support.configured_gateway import basic
 from tests.support.enrolled import EnrolledFleet
 from tests.support.http_client import Answer, ask, ask_port
+from tests.support.lake import rows
 from tests.support.operator import HubOperator
 from tests.support.processes import wait_until
 
@@ -189,16 +191,38 @@ def test_gateway_downloads_with_its_certificate(hub: HubOperator, fleet: Enrolle
     )
 
 
-def test_gateway_fetches_what_the_hub_tells_it(fleet: EnrolledFleet, hub: HubOperator) -> None:
-    """The list and the trusted key come with the signed configuration, the files over the port of the uplink."""
+def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFleet, hub: HubOperator) -> None:
+    """The list and the trusted key come with the signed configuration, the files over the port of the uplink. A device
+    downloads and reports over HTTP, and the report lands in the lake."""
     uploaded(hub, name="told", kind=ArtefactKind.MODEL)
-    fleet.enrol("mill").start()
+    gateway = fleet.enrol("mill")
+    [user] = items_in(fleet.here("mill", "user", "add", "pump-1", "--profile", "sensor", "--json"))
+    gateway.start()
     spec = {"trustedKeys": [KEY.public.pem], "artefacts": [{"name": "told", "version": "1.2.0"}]}
     document = {"apiVersion": "waypost/v1", "kind": "Artefacts", "metadata": {"name": "gateway"}, "spec": spec}
     fleet.fleet("config", "apply", "mill", "-f", fleet.written("artefacts.yaml", json.dumps(document)))
     image = fleet.folder / "mill" / "artefacts" / "1.image"
     wait_until(image.exists, timeout_s=60, what="it is fetched and verified")
-    assert image.read_bytes() == IMAGE
+    fields = basic("pump-1", user["password"])
+    path = "/artefacts/told/1.2.0"
+
+    def served() -> bool:
+        return ask(gateway, "GET", f"{path}/manifest", headers=fields).status == 200
+
+    wait_until(served, timeout_s=20, what="it is served")
+    part = ask(gateway, "GET", f"{path}/image", headers={**fields, "Range": f"bytes={len(IMAGE) - 9}-"})
+    assert (part.status, part.body) == (206, IMAGE[-9:])
+    assert ask(gateway, "GET", f"{path}/image", headers=fields).body == IMAGE
+    assert ask(gateway, "GET", f"{path}/image").status == 401
+    report = json.dumps({"state": "installed"}).encode()
+    json_fields = {**fields, "Content-Type": "application/json"}
+    assert ask(gateway, "POST", f"{path}/report", report, json_fields).status == 202
+
+    def reported() -> bool:
+        found = rows(fleet.folder / "hub" / "lake", "telemetry")
+        return any(row["address"] == "plant/pump-1/artefact-report" for row in found)
+
+    wait_until(reported, timeout_s=60, what="the report lands")
     fleet.fleet("revoke", "mill")
 
 

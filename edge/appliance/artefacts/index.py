@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, Self
 
 from bridge.artefacts.envelope import open_envelope
 from bridge.artefacts.manifest import ArtefactManifest, decode_manifest
+from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.limits import NAMES_MAX, REMEMBERED_MAX
 
 FILE: Final = "index.db"
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the file's layout; a newer program writes a higher number."""
 
 _SCHEMA: Final = """
@@ -31,19 +32,19 @@ CREATE TABLE artefacts (
     stored INTEGER NOT NULL DEFAULT 0,
     held INTEGER NOT NULL DEFAULT 0,
     wrong INTEGER NOT NULL DEFAULT 0,
+    sha1 TEXT NOT NULL DEFAULT '',
+    md5 TEXT NOT NULL DEFAULT '',
     UNIQUE (name, version)
 );
 CREATE TABLE sequences (name TEXT NOT NULL UNIQUE, sequence INTEGER NOT NULL);
 """
-_ALL: Final = "SELECT id, name, version, sequence, size, envelope, stored, held, wrong FROM artefacts ORDER BY id"
+_ALL: Final = (
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5 FROM artefacts ORDER BY id"
+)
 _ONE: Final = (
-    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong FROM artefacts"
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5 FROM artefacts"
     " WHERE name = ? AND version = ?"
 )
-
-
-class IndexUnusable(OSError):
-    """The index cannot be opened or written; the message says why."""
 
 
 class IndexedArtefact(NamedTuple):
@@ -62,6 +63,9 @@ class IndexedArtefact(NamedTuple):
     """The image was on disk once."""
     wrong: int
     """Number of images with a wrong checksum so far."""
+    sha1: str
+    """Checksums of the image that old clients compare, hexadecimal; empty before it was stored."""
+    md5: str
 
     @property
     def manifest(self) -> ArtefactManifest:
@@ -139,12 +143,13 @@ class ArtefactIndex:
         with self._errors():
             self._connection.execute("UPDATE artefacts SET envelope = ? WHERE id = ?", (envelope, artefact.id))
 
-    def mark_stored(self, artefact: IndexedArtefact) -> None:
+    def mark_stored(self, artefact: IndexedArtefact, sha1: str, md5: str) -> None:
         """Record that the image is verified and on disk, and the sequence of its name, which only rises."""
         known = self.highest_held(artefact.name)
         with self._errors(), self._transaction():
             self._connection.execute(
-                "UPDATE artefacts SET stored = 1, held = 1, wrong = 0 WHERE id = ?", (artefact.id,)
+                "UPDATE artefacts SET stored = 1, held = 1, wrong = 0, sha1 = ?, md5 = ? WHERE id = ?",
+                (sha1, md5, artefact.id),
             )
             if known is None or artefact.sequence > known:
                 row = (artefact.name, artefact.sequence)
@@ -200,9 +205,9 @@ class ArtefactIndex:
             raise IndexUnusable(f"{self._path}: {error}") from error
 
 
-def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int]) -> IndexedArtefact:
-    number, name, version, sequence, size, envelope, stored, held, wrong = row
-    return IndexedArtefact(number, name, version, sequence, size, envelope, bool(stored), bool(held), wrong)
+def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int, str, str]) -> IndexedArtefact:
+    number, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5 = row
+    return IndexedArtefact(number, name, version, sequence, size, envelope, bool(stored), bool(held), wrong, sha1, md5)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

@@ -9,10 +9,12 @@ verification of images on another, so the event loop never waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -110,6 +112,9 @@ class ArtefactKeeper:
         self._stopped = False
         self._trouble: str | None = None
         """Why the card or the configuration cannot be used."""
+        self._reading: Counter[int] = Counter()
+        """Downloads by devices, by the number of the artefact."""
+        self._closing: list[Callable[[], Awaitable[None]]] = []
         self._served_at: dict[int, float] = {}
         """Monotonic time of the last download of an image, by the number of its artefact."""
 
@@ -131,6 +136,12 @@ class ArtefactKeeper:
             await asyncio.wait((asyncio.wrap_future(closing),), timeout=STOP_S)
         for threads in (self._network, self._files):
             threads.shutdown(wait=False)
+        while self._closing:
+            await self._closing.pop()()
+
+    def call_when_stopped(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Call `close` at the end of `stop`."""
+        self._closing.append(close)
 
     @property
     def spec(self) -> ArtefactsSpec | None:
@@ -141,6 +152,28 @@ class ArtefactKeeper:
     def held(self) -> Mapping[tuple[str, str], HeldArtefact]:
         """Artefacts for devices, by name and version."""
         return {} if self._library is None or self._spec is None else self._library.held
+
+    @property
+    def known(self) -> Mapping[tuple[str, str], HeldArtefact]:
+        """Artefacts for devices, also those without an image now."""
+        return {} if self._library is None or self._spec is None else self._library.known
+
+    @property
+    def loaded(self) -> bool:
+        """True when `known` is complete for the configuration."""
+        return self._spec is None or (self._library is not None and not self._stale)
+
+    @contextlib.contextmanager
+    def reading(self, number: int) -> Iterator[None]:
+        """Mark an image as read by a device: others are evicted first."""
+        self._served_at[number] = self._monotonic_s()
+        self._reading[number] += 1
+        try:
+            yield
+        finally:
+            self._reading[number] -= 1
+            if not self._reading[number]:
+                del self._reading[number]
 
     def problems(self) -> Iterator[FoundProblem]:
         """Yield why artefacts are not here."""
@@ -197,10 +230,11 @@ class ArtefactKeeper:
         if library is None or not (short or self._full):
             return CHECK_INTERVAL_S
         self._full = False
-        evicted = await self._run(lambda: library.evict(self._served_at))
-        if evicted:
-            await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
-        return WAIT_S_MIN if evicted else CHECK_INTERVAL_S
+        evicted = await self._run(lambda: library.evict(self._served_at, self._reading))
+        if evicted is None:
+            return CHECK_INTERVAL_S
+        await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
+        return CHECK_INTERVAL_S if evicted in self._reading else WAIT_S_MIN  # its downloads end first
 
     def _follow(self) -> None:
         """Read the configuration if it has changed. Raises `RepositoryError`, OSError."""
@@ -308,7 +342,7 @@ class ArtefactKeeper:
             return
         path = await self._run(lambda: library.complete_file(artefact))
         try:
-            await asyncio.get_running_loop().run_in_executor(
+            hashes = await asyncio.get_running_loop().run_in_executor(
                 self._network, lambda: verify_file(path, artefact.manifest, lambda: self._stopped)
             )
         except ArtefactRefused as refused:
@@ -317,7 +351,7 @@ class ArtefactKeeper:
         except FileNotFoundError:
             return  # it was evicted
         else:
-            await self._run(lambda: library.keep_verified(task))
+            await self._run(lambda: library.keep_verified(task, hashes))
         await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
 
     # --- inside -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ a time. `held` and `troubles` are replaced as a whole, so other threads may read
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from edge.appliance.artefacts.limits import (
     WRONG_IMAGES_MAX,
     WRONG_RETRY_S,
 )
-from edge.appliance.artefacts.storage import ArtefactStorage
+from edge.appliance.artefacts.storage import ArtefactStorage, OldHashes
 from edge.configuration.resources import ArtefactPart, ArtefactsSpec
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 
 class HeldArtefact(NamedTuple):
-    """Artefact that devices may have: its image is verified and on disk."""
+    """Artefact that devices may have, by an accepted manifest. Its image is verified, and on disk if `stored`."""
 
     number: int
     """Number at this gateway, which is never used again."""
@@ -41,6 +41,10 @@ class HeldArtefact(NamedTuple):
     manifest: ArtefactManifest
     envelope: bytes
     image: Path
+    stored: bool = True
+    """False while its image is being fetched."""
+    hashes: tuple[str, str] = ("", "")
+    """SHA-1 and MD5 of the image, for old clients."""
 
 
 class ArtefactTrouble(NamedTuple):
@@ -87,6 +91,8 @@ class ArtefactLibrary:
         """Time at which an image that was wrong is fetched again, by the number of the artefact."""
         self.held: Mapping[Key, HeldArtefact] = {}
         """Artefacts for devices."""
+        self.known: Mapping[Key, HeldArtefact] = {}
+        """The same, also those without an image now."""
         self.troubles: Mapping[Key, ArtefactTrouble] = {}
         """Why wanted artefacts are not here."""
 
@@ -106,7 +112,7 @@ class ArtefactLibrary:
     def next_task(self, now: float, free: int | None, utc_s: float | None) -> ArtefactTask | None:
         """Return what is fetched next; None: nothing now. `free`: bytes of the card that images may use; None: no
         limit. `utc_s`: UTC seconds; None while the clock may be wrong."""
-        held: dict[Key, HeldArtefact] = {}
+        known: dict[Key, HeldArtefact] = {}
         troubles = dict(self._refused)
         manifests, images = list[ArtefactTask](), list[tuple[int, ArtefactTask]]()
         room = self._spec.storage_bytes
@@ -121,9 +127,17 @@ class ArtefactLibrary:
                 manifests.append(ArtefactTask(wanted, None))
                 continue
             room -= artefact.size
-            if artefact.stored and not self._storage.missing(artefact):
-                image = self._storage.image(artefact)
-                held[wanted.key] = HeldArtefact(artefact.id, wanted, manifest, artefact.envelope, image)
+            stored = artefact.stored and not self._storage.missing(artefact)
+            known[wanted.key] = HeldArtefact(
+                artefact.id,
+                wanted,
+                manifest,
+                artefact.envelope,
+                self._storage.image(artefact),
+                stored,
+                (artefact.sha1, artefact.md5),
+            )
+            if stored:
                 continue
             task = ArtefactTask(wanted, artefact, self._storage.have(artefact))
             if room < 0:
@@ -132,7 +146,8 @@ class ArtefactLibrary:
                 troubles[wanted.key] = ArtefactTrouble("the card has no room for its image: messages need it")
             else:
                 images.append((artefact.sequence, task))
-        self.held, self.troubles = held, troubles
+        self.held = {key: each for key, each in known.items() if each.stored}
+        self.known, self.troubles = known, troubles
         ordered = [*manifests, *(task for _, task in sorted(images, key=lambda each: each[0]))]
         return next((task for task in ordered if self._failures.get(task.key, (0, now))[1] <= now), None)
 
@@ -166,11 +181,11 @@ class ArtefactLibrary:
         """Return the file with a complete image, which is verified elsewhere."""
         return self._storage.complete_file(artefact)
 
-    def keep_verified(self, task: ArtefactTask) -> None:
+    def keep_verified(self, task: ArtefactTask, hashes: OldHashes) -> None:
         """Hold an image that was verified, unless it was evicted during that."""
         artefact = task.artefact
         if artefact is not None and self._storage.have(artefact) == artefact.size:
-            self._storage.keep_verified(artefact)
+            self._storage.keep_verified(artefact, hashes)
             self._succeed(task)
             log.info("artefact %s %s is here: %d bytes, verified", *task.key, artefact.size)
 
@@ -196,16 +211,16 @@ class ArtefactLibrary:
         if shown or failures >= FAILURES_SHOWN:
             self._refused[task.key] = ArtefactTrouble(why)
 
-    def evict(self, served_at: Mapping[int, float]) -> bool:
-        """Delete one image, a download in progress first, then the one served longest ago; False: none is here.
-        `served_at`: times by the number of the artefact."""
+    def evict(self, served_at: Mapping[int, float], reading: Container[int]) -> int | None:
+        """Delete one image, a download in progress first, then the one served longest ago, and one that devices read at
+        last. Return the number of the artefact; None: none is here. `served_at`: times by number."""
         here = [artefact for artefact in self._storage if self._storage.have(artefact)]
         if not here:
-            return False
-        chosen = min(here, key=lambda one: (one.stored, served_at.get(one.id, 0.0), -one.size))
+            return None
+        chosen = min(here, key=lambda one: (one.id in reading, one.stored, served_at.get(one.id, 0.0), -one.size))
         self._storage.evict(chosen)
         log.warning("artefact %s %s: its image is deleted, as messages need the room", chosen.name, chosen.version)
-        return True
+        return chosen.id
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

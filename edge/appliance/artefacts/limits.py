@@ -62,3 +62,33 @@ NAMES_MAX: Final = 10_000
 
 REOPEN_S: Final = 60.0
 """Pause before the folder or the index is opened again after an error of the card."""
+
+IMAGE_READ_BYTES: Final = 64 << 10
+"""Bytes of an image that are read and sent at a time: messages get their turn in between, after 0.1 ms."""
+
+READ_THREADS: Final = 2
+"""Threads that read images for devices: a card that hangs holds both, and nothing else."""
+
+DOWNLOADS_MAX: Final = 64
+"""Downloads by devices at once: 4 MiB of buffers. Others are answered with 503, and ask again."""
+
+DEVICE_DOWNLOADS_MAX: Final = 2
+"""Downloads of one device at once: a second one while the connection of the first is not known to be dead."""
+
+REPORTS_WAITING_MAX: Final = 256
+"""Requests that wait for the database of reports, at some 5 ms each; more are answered with 503."""
+
+REPORTS_MAX: Final = 200_000
+"""Reports of devices that are kept, 20 MB: four artefacts for each of 50 000 devices."""
+
+REPORTS_DROPPED: Final = 1_000
+"""Oldest reports that are dropped at once at the limit. Their devices may be offered the artefact again."""
+
+REASON_CHARACTERS_MAX: Final = 512
+"""Characters of the reason in a report: some lines of a log."""
+
+POLL_S: Final = 300
+"""Interval of polls in the answers to DDI clients, as usual at hawkBit. 5 000 devices make 17 requests a second."""
+
+FEEDBACK_BYTES_MAX: Final = 64 << 10
+"""Bytes of a feedback or of attributes of a DDI client: some hundred lines of a log."""

@@ -9,22 +9,31 @@ without a file is fetched again. It blocks: use it from one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, NamedTuple, Self
 
 from bridge.artefacts.limits import READ_BYTES
 from bridge.artefacts.manifest import ArtefactManifest
 from bridge.artefacts.verification import ImageVerifier, check_sequence
-from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact, IndexUnusable
+from edge.appliance.artefacts.errors import IndexUnusable
+from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact
 from edge.appliance.artefacts.limits import SYNC_BYTES
 from edge.broker.security.private_file import FOLDER_MODE, sync_folder
 
 FOLDER: Final = "artefacts"
 """Folder in the gateway's data directory."""
 _FILE: Final = re.compile(r"(\d+)\.(part|image)", re.ASCII)
+
+
+class OldHashes(NamedTuple):
+    """Checksums of an image that old clients compare, hexadecimal; the signed one is SHA-256."""
+
+    sha1: str
+    md5: str
 
 
 class ArtefactStorage:
@@ -109,13 +118,13 @@ class ArtefactStorage:
         image = self.image(artefact)
         return image if image.exists() else self._part_path(artefact)
 
-    def keep_verified(self, artefact: IndexedArtefact) -> None:
+    def keep_verified(self, artefact: IndexedArtefact, hashes: OldHashes) -> None:
         """Mark an image that `verify_file` has accepted as stored."""
         image = self.image(artefact)
         if not image.exists():
             self._part_path(artefact).rename(image)
         sync_folder(self._folder)
-        self._index.mark_stored(artefact)
+        self._index.mark_stored(artefact, *hashes)
 
     def drop_wrong(self, artefact: IndexedArtefact) -> None:
         """Delete an image with a wrong checksum, and count it."""
@@ -174,17 +183,21 @@ class ArtefactStorage:
             file.close()
 
 
-def verify_file(path: Path, manifest: ArtefactManifest, cancelled: Callable[[], bool]) -> None:
-    """Verify an image, which is durable on return; for any thread. Raises `ArtefactRefused`, and OSError also when it
-    was cancelled."""
+def verify_file(path: Path, manifest: ArtefactManifest, cancelled: Callable[[], bool]) -> OldHashes:
+    """Verify an image, which is durable on return; for any thread. Return its checksums for old clients. Raises
+    `ArtefactRefused`, and OSError also when it was cancelled."""
     verifier = ImageVerifier(manifest)
+    sha1, md5 = hashlib.sha1(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while content := file.read(READ_BYTES):
             if cancelled():
                 raise InterruptedError(f"{path}: the verification was cancelled")
             verifier.add(content)
+            sha1.update(content)
+            md5.update(content)
         verifier.finish()
         os.fsync(file.fileno())
+    return OldHashes(sha1.hexdigest(), md5.hexdigest())
 
 
 def _contents(manifest: ArtefactManifest) -> tuple[int, int, bytes]:

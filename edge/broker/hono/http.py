@@ -168,11 +168,11 @@ class HonoApi(HttpDeviceApi):
         ttd = min(seconds_of(ttd_text, "hono-ttd"), TTD_S_MAX) if ttd_text is not None else 0
         run, qos = self._run(request, endpoint, sender, body, ttd or None)
         if not ttd:
-            await self._publish_run(run, qos)
+            await self.publish_run(run, qos)
             return Response(status_code=_PUBLISHED)
         with self.polls.waiting(request, admission):
             async with self._subscribed(sender) as (receiver, commands):
-                await self._publish_run(run, qos)
+                await self.publish_run(run, qos)
                 with peer_of(request).parking():
                     found = await self._next_command(request, sender, receiver, commands, ttd, admission.ended)
             return found or Response(status_code=_PUBLISHED)
@@ -203,7 +203,7 @@ class HonoApi(HttpDeviceApi):
         flags = AMQP | (DURABLE | 1 if qos else 0)
         return Run(address, sender.device, flags, messages.header(durable=qos > 0, ttl_s=ttl_s), [message]), qos
 
-    async def _publish_run(self, run: Run, qos: int) -> None:
+    async def publish_run(self, run: Run, qos: int) -> None:
         """Publish a message, and wait for its commit at QoS 1. Raises DeviceError or RequestRefused."""
         publishing = PublishRequest(run.device, 1)
         if not qos:
@@ -304,7 +304,7 @@ class HonoApi(HttpDeviceApi):
             body=body,
             qos=1,
         )
-        await self._publish_run(run, 1)
+        await self.publish_run(run, 1)
         return Response(status_code=_PUBLISHED)
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from edge.appliance.artefacts import keeper as keeper_module
 from edge.appliance.artefacts import wiring
-from edge.appliance.artefacts.index import ArtefactIndex, IndexUnusable
+from edge.appliance.artefacts.errors import IndexUnusable
+from edge.appliance.artefacts.index import ArtefactIndex
 from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom
 from edge.appliance.artefacts.limits import EVICTION_MARGIN_BYTES, FAILURES_SHOWN, WRONG_RETRY_S
 from edge.appliance.artefacts.storage import ArtefactStorage

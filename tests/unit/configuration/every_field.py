@@ -282,6 +282,7 @@ OTHER: Final[dict[str, Edit]] = {
     "Artefacts artefacts": {("Artefacts/gw", "artefacts"): [{"name": "blinker", "version": "2"}]},
     "Artefacts artefacts.boards": {("Artefacts/gw", "artefacts.0.boards"): ["pico-w"]},
     "Artefacts artefacts.devices": {("Artefacts/gw", "artefacts.0.devices"): ["pump-*"]},
+    "Artefacts reportAddress": {("Artefacts/gw", "reportAddress"): "reports/%u"},
     "Artefacts quietHours": {("Artefacts/gw", "quietHours"): "08:00-18:00"},
     "System build": {("System/gw", "build"): "c" * 64},
     "System url": {("System/gw", "url"): "http://localhost/2.raucb"},

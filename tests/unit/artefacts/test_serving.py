@@ -1,0 +1,479 @@
+"""Artefacts for the devices of a gateway: rights, ranges, reports, and an exchange of hawkBit's DDI."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import msgspec
+import pytest
+from starlette.applications import Starlette
+
+from edge.appliance.artefacts import reports, serving
+from edge.appliance.artefacts.ddi import DdiApi
+from edge.appliance.artefacts.library import HeldArtefact
+from edge.appliance.artefacts.reports import DeviceReports, KnownReport, UpdateState
+from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
+from edge.appliance.artefacts.serving import ArtefactServing
+from edge.broker.configuration import AuthenticationMode, DeviceApiConfiguration
+from edge.broker.hono.http import HonoApi
+from edge.broker.hono.reporting import ReportingHonoDevices
+from edge.broker.hono.service import DeviceService
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.api import HttpDeviceApi
+from edge.broker.http.reporting import ReportingDevices
+from edge.broker.limits import Limits
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.authorization import AccessRule, Operation
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.credentials import CredentialSnapshot, new_user, with_secret
+from edge.configuration.resources import ArtefactPart, ArtefactsSpec
+from tests.support.artefacts import IMAGE, manifest_of, sealed
+from tests.support.memory_store import MemoryStore
+
+USERS = ("pump-1", "pump-2", "viewer", "gateway-3", "pump-1@T", "other@T", "everything")
+PUMPS = ("pump-*",)
+
+
+class Keeper:
+    """Artefacts that are here, without a hub."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.spec: Any = ArtefactsSpec()
+        self.known: dict[tuple[str, str], HeldArtefact] = {}
+        self.loaded = True
+        self.served: list[int] = []
+
+    def add(self, number: int = 1, devices: tuple[str, ...] = PUMPS, **fields: Any) -> None:
+        manifest = manifest_of(**fields)
+        image = self._folder / f"{number}.image"
+        image.write_bytes(IMAGE)
+        wanted = ArtefactPart(name=manifest.name, version=manifest.version, devices=devices)
+        self.spec = ArtefactsSpec(artefacts=(*self.spec.artefacts, wanted))
+        self.known[wanted.key] = HeldArtefact(
+            number, wanted, manifest, sealed(**fields), image, True, ("a" * 40, "b" * 32)
+        )
+
+    def fetch_again(self, version: str = "1.2.0") -> None:
+        """Lose an image."""
+        key = ("blinker", version)
+        self.known[key] = self.known[key]._replace(stored=False)
+
+    @contextlib.contextmanager
+    def reading(self, number: int) -> Iterator[None]:
+        self.served.append(number)
+        try:
+            yield
+        finally:
+            self.served.remove(number)
+
+
+@functools.cache
+def users() -> CredentialSnapshot:
+    """Return users who may send below their own name; gateway-3 below every name."""
+    own = (AccessRule(("plant/%u/#",), frozenset((Operation.SEND,))),)
+    rules = dict.fromkeys(USERS, own) | {
+        "viewer": (AccessRule(("#",), frozenset((Operation.VIEW,))),),
+        "gateway-3": (AccessRule(("plant/#",), frozenset((Operation.SEND,))),),
+        "everything": (AccessRule(("#",), frozenset((Operation.SEND,))),),
+    }
+    return CredentialSnapshot({name: with_secret(new_user(name, rules[name]), "secret", at_s=0.0) for name in USERS})
+
+
+def gate() -> Authenticator:
+    """Return a gate for the users."""
+    return Authenticator(
+        AuthenticationMode.STANDARD,
+        users(),
+        worker=lambda work, done: done(work()),
+        clock=time.monotonic,
+    )
+
+
+class Rig:
+    """The routes over a router and a store in memory."""
+
+    def __init__(self, folder: Path, *, hono: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self.store = MemoryStore(post=loop.call_soon)
+        queues = [AddressRule("plant/#", AddressType.QUEUE), AddressRule("event/#", AddressType.QUEUE)]
+        table = AddressTable(queues, AddressRule("#", AddressType.TOPIC))
+        self.router = Router(
+            self.store, table, clock_ns=time.time_ns, flush_soon=lambda: loop.call_soon(self.router.flush)
+        )
+        access = HttpAccess(gate())
+        configuration = DeviceApiConfiguration(tenant="T")
+        service = DeviceService(configuration, self.router, self.store.state)
+        plain, with_hono = HttpDeviceApi(self.router, Limits(), access), HonoApi(service, Limits(), access)
+        devices: DeviceGate = (
+            ReportingHonoDevices(with_hono, service, access) if hono else ReportingDevices(plain, access)
+        )
+        self.keeper = Keeper(folder)
+        self.serving = ArtefactServing(folder, cast(Any, self.keeper), devices)
+        routes = [*DeviceArtefactApi(self.serving, devices).routes, *DdiApi(self.serving, devices).routes]
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(Starlette(routes=routes)), base_url="http://gateway:8080"
+        )
+
+    async def ask(self, method: str, path: str, user: str = "pump-1", **options: Any) -> httpx.Response:
+        shown = base64.b64encode(f"{user}:secret".encode()).decode()
+        fields = {"Authorization": f"Basic {shown}", **options.pop("headers", {})}
+        return await self.client.request(method, path, headers=fields, **options)
+
+
+def run(folder: Path, test: Callable[[Rig], Coroutine[Any, Any, None]], *, hono: bool = False) -> None:
+    async def main() -> None:
+        rig = Rig(folder, hono=hono)
+        try:
+            async with rig.client:
+                await test(rig)
+        finally:
+            await rig.serving.close()
+
+    asyncio.run(main())
+
+
+def test_device_gets_what_is_listed_for_it(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        rig.keeper.add(2, ("other",), version="1.3.0", sequence=13)
+        found = (await rig.ask("GET", "/artefacts")).json()["artefacts"]
+        assert [(each["name"], each["version"], each["size"]) for each in found] == [("blinker", "1.2.0", len(IMAGE))]
+        image = await rig.ask("GET", "/artefacts/blinker/1.2.0/image")
+        assert (image.status_code, image.content) == (200, IMAGE)
+        assert image.headers["etag"] == f'"{manifest_of().digest}"'
+        manifest = await rig.ask("GET", "/artefacts/blinker/1.2.0/manifest")
+        assert manifest.content == sealed()
+        assert (await rig.ask("GET", "/artefacts/blinker/1.3.0/image")).status_code == 404
+        assert rig.keeper.served == [], "every download has ended"
+
+    run(tmp_path, test)
+
+
+def test_ranges(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        path, tag = "/artefacts/blinker/1.2.0/image", f'"{manifest_of().digest}"'
+        part = await rig.ask("GET", path, headers={"Range": "bytes=10-19", "If-Range": tag})
+        assert (part.status_code, part.content) == (206, IMAGE[10:20])
+        assert part.headers["content-range"] == f"bytes 10-19/{len(IMAGE)}"
+        rest = await rig.ask("GET", path, headers={"Range": f"bytes={len(IMAGE) - 5}-"})
+        assert rest.content == IMAGE[-5:]
+        assert (await rig.ask("GET", path, headers={"Range": f"bytes={len(IMAGE)}-"})).status_code == 416
+        assert (await rig.ask("GET", path, headers={"If-None-Match": tag})).status_code == 304
+        head = await rig.ask("HEAD", path)
+        assert (head.content, head.headers["content-length"]) == (b"", str(len(IMAGE)))
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("user", "query", "status"),
+    [
+        ("viewer", "", 403),
+        ("pump-2", "?device=pump-1", 403),
+        ("gateway-3", "?device=pump-1", 200),
+        ("gateway-3", "", 404),
+        ("unknown", "", 401),
+        ("gateway-3", "?device=a/b", 400),
+    ],
+)
+def test_rights(tmp_path: Path, user: str, query: str, status: int) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        answer = await rig.ask("GET", f"/artefacts/blinker/1.2.0/image{query}", user)
+        assert answer.status_code == status, answer.text
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"), [("board=esp32", "wrong-board"), ("board=pico-w&installed=0.9", "wrong-from-version")]
+)
+def test_artefact_for_another_board_or_version_is_refused(tmp_path: Path, query: str, reason: str) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add(from_versions=("1.0", "1.1"))
+        answer = await rig.ask("GET", f"/artefacts/blinker/1.2.0/image?{query}")
+        assert (answer.status_code, answer.json()["reason"]) == (422, reason)
+        assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image?board=pico-w&installed=1.1")).status_code == 200
+
+    run(tmp_path, test)
+
+
+def test_report_is_a_message_once(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        path = "/artefacts/blinker/1.2.0/report"
+        for state in ("downloading", "downloading", "installed"):
+            assert (await rig.ask("POST", path, json={"state": state})).status_code == 202
+        assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 2
+        assert (await rig.ask("POST", path, json={"state": "eaten"})).status_code == 400
+
+    run(tmp_path, test)
+    with_reports = DeviceReports.open(tmp_path / "artefacts")
+    [report] = with_reports.get("pump-1").reports
+    assert (report.version, report.state, report.published) == ("1.2.0", UpdateState.INSTALLED, True)
+    with_reports.close()
+
+
+def test_report_with_the_device_api_is_an_event(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        path = "/artefacts/blinker/1.2.0"
+        done = await rig.ask("POST", f"{path}/report", "pump-1@T", json={"state": "healthy"})
+        assert (done.status_code, rig.router.queues.backlog("event/T")) == (202, 1)
+        assert (await rig.ask("GET", f"{path}/image?device=pump-1", "other@T")).status_code == 403
+        assert (await rig.ask("GET", f"{path}/image", "viewer")).status_code == 403
+
+    run(tmp_path, test, hono=True)
+
+
+def test_report_without_a_subscriber_is_published_again(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        rig.keeper.spec = msgspec.structs.replace(rig.keeper.spec, report_address="live/%u")
+        path = "/artefacts/blinker/1.2.0/report?device=pump-1"
+        for _ in range(2):
+            answer = await rig.ask("POST", path, "everything", json={"state": "installed"})
+            assert (answer.status_code, answer.headers["waypost-subscribers"]) == (202, "0")
+        rig.keeper.spec = msgspec.structs.replace(rig.keeper.spec, report_address="plant/%u/report")
+        assert "waypost-subscribers" not in (await rig.ask("POST", path, json={"state": "installed"})).headers
+        assert rig.router.queues.backlog("plant/pump-1/report") == 1
+
+    run(tmp_path, test)
+
+
+def test_reports_of_one_device_at_a_time_are_published_once(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        path = "/artefacts/blinker/1.2.0/report"
+        await asyncio.gather(*(rig.ask("POST", path, json={"state": "verified"}) for _ in range(5)))
+        assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 1
+
+    run(tmp_path, test)
+
+
+def test_address_that_no_message_may_have_is_refused(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        rig.keeper.spec = msgspec.structs.replace(rig.keeper.spec, report_address="\x00/%u")
+        path = "/artefacts/blinker/1.2.0/report?device=pump-1"
+        assert (await rig.ask("POST", path, "everything", json={"state": "verified"})).status_code == 400
+
+    run(tmp_path, test)
+
+
+def test_download_of_an_evicted_image_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IMAGE_READ_BYTES", 100)
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        read = rig.serving._read_by
+
+        async def evicting(work: Any) -> Any:
+            found = await read(work)
+            if isinstance(found, bytes):
+                rig.keeper.fetch_again()
+            return found
+
+        monkeypatch.setattr(rig.serving, "_read_by", evicting)
+        with pytest.raises(ConnectionAbortedError):
+            await rig.ask("GET", "/artefacts/blinker/1.2.0/image")
+        assert rig.keeper.served == []
+        assert not rig.serving._downloads
+
+    run(tmp_path, test)
+
+
+def test_downloads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "DEVICE_DOWNLOADS_MAX", 0)
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        answer = await rig.ask("GET", "/artefacts/blinker/1.2.0/image")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+
+    run(tmp_path, test)
+
+
+def test_image_that_was_just_deleted(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        rig.keeper.known["blinker", "1.2.0"].image.unlink()
+        assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image")).status_code == 503
+        rig.keeper.fetch_again()
+        assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image")).status_code == 503
+        report = await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": "installed"})
+        assert report.status_code == 202, "a report needs no image"
+        rig.keeper.loaded = False
+        assert (await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": "healthy"})).status_code == 503
+
+    run(tmp_path, test)
+
+
+def test_oldest_reports_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "REPORTS_MAX", 3)
+    monkeypatch.setattr(reports, "REPORTS_DROPPED", 2)
+    kept = DeviceReports.open(tmp_path)
+    for device in "abcd":
+        kept.put(device, KnownReport("blinker", "1", "", 1, UpdateState.INSTALLED, published=True))
+        kept.put_device(device, "pico-w", "1")
+    assert [len(kept.get(device).reports) for device in "abcd"] == [0, 0, 1, 1]
+    assert [kept.get(device).board for device in "abcd"] == ["", "", "pico-w", "pico-w"]
+    kept.close()
+
+
+class TestDdi:
+    """The exchange as the documentation of hawkBit shows it."""
+
+    ROOT = "/DEFAULT/controller/v1/pump-1"
+
+    def test_update(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            base = f"http://gateway:8080{self.ROOT}"
+            root = (await rig.ask("GET", self.ROOT)).json()
+            assert root == {
+                "config": {"polling": {"sleep": "00:05:00"}},
+                "_links": {
+                    "deploymentBase": {"href": f"{base}/deploymentBase/7"},
+                    "configData": {"href": f"{base}/configData"},
+                },
+            }
+            told = {"mode": "merge", "data": {"board": "pico-w", "hwRevision": "2"}}
+            assert (await rig.ask("PUT", f"{self.ROOT}/configData", json=told)).status_code == 200
+            assert "configData" not in (await rig.ask("GET", self.ROOT)).json()["_links"]
+            update = (await rig.ask("GET", f"{self.ROOT}/deploymentBase/7")).json()
+            assert (update["id"], update["deployment"]["download"], update["deployment"]["update"]) == (
+                "7",
+                "forced",
+                "forced",
+            )
+            [chunk] = update["deployment"]["chunks"]
+            assert (chunk["part"], chunk["name"], chunk["version"]) == ("bApp", "blinker", "1.2.0")
+            [file] = chunk["artifacts"]
+            assert (file["filename"], file["size"]) == ("blinker", len(IMAGE))
+            assert file["hashes"]["sha256"] == manifest_of().digest
+            assert [len(file["hashes"][name]) for name in ("sha1", "md5")] == [40, 32]
+            assert len(json.dumps(update)) < 1_100, "the buffer of Zephyr's client"
+            image = await rig.ask("GET", file["_links"]["download-http"]["href"])
+            assert image.content == IMAGE
+            for execution, finished in (("proceeding", "none"), ("proceeding", "none"), ("closed", "success")):
+                done = await self.feedback(rig, execution, finished)
+                assert done.status_code == 200
+            assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 2
+            assert (await rig.ask("GET", self.ROOT)).json()["_links"] == {}, "it is done"
+
+        run(tmp_path, test)
+
+    async def feedback(self, rig: Rig, execution: str, finished: str, *details: str) -> httpx.Response:
+        status = {"execution": execution, "result": {"finished": finished}, "details": list(details)}
+        body = {"id": "7", "time": "20261130T120000", "status": status}
+        return await rig.ask("POST", f"{self.ROOT}/deploymentBase/7/feedback", json=body)
+
+    @pytest.mark.parametrize(
+        ("execution", "finished", "state"),
+        [
+            ("closed", "success", UpdateState.INSTALLED),
+            ("closed", "failure", UpdateState.ROLLED_BACK),
+            ("rejected", "none", UpdateState.ROLLED_BACK),
+            ("canceled", "none", UpdateState.ROLLED_BACK),
+            ("download", "none", UpdateState.DOWNLOADING),
+            ("downloaded", "none", UpdateState.VERIFIED),
+            ("resumed", "none", UpdateState.DOWNLOADING),
+        ],
+    )
+    def test_feedback(self, tmp_path: Path, execution: str, finished: str, state: UpdateState) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            assert (await self.feedback(rig, execution, finished, "no room")).status_code == 200
+            assert [each.state for each in (await rig.serving.known("pump-1")).reports] == [state]
+            offered = "deploymentBase" in (await rig.ask("GET", self.ROOT)).json()["_links"]
+            assert offered is not state.final
+            assert (await self.feedback(rig, "dancing", "none")).status_code == 400
+
+        run(tmp_path, test)
+
+    def test_offer_fits_board_and_version(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            rig.keeper.add(8, version="1.3.0", sequence=13, from_versions=("1.2.0",))
+            rig.keeper.add(9, version="1.0.0", sequence=10)
+            assert await self.action(rig) == "7"
+            await self.feedback(rig, "closed", "success")
+            assert await self.action(rig) == "8", "over the version that is installed, and nothing older"
+            rig.keeper.fetch_again("1.2.0")
+            assert (await rig.ask("GET", f"{self.ROOT}/deploymentBase/8")).status_code == 200
+            await rig.ask("PUT", f"{self.ROOT}/configData", json={"data": {"board": "esp32"}})
+            assert await self.action(rig) is None, "made for another board"
+            for path in ("deploymentBase/8", "softwaremodules/8/artifacts", "softwaremodules/8/artifacts/blinker"):
+                assert (await rig.ask("GET", f"{self.ROOT}/{path}")).status_code == 404
+
+        run(tmp_path, test)
+
+    def test_device_that_does_not_say_its_board_has_to_be_named(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7, ())
+            rig.keeper.add(8, version="1.3.0", sequence=13, from_versions=("1.1.0",))
+            assert await self.action(rig) is None
+            await rig.ask("PUT", f"{self.ROOT}/configData", json={"data": {"version": "1.1.0"}})
+            assert await self.action(rig) == "8"
+            await rig.ask("PUT", f"{self.ROOT}/configData", json={"data": {"board": "pico-w"}})
+            assert await self.action(rig) == "7"
+
+        run(tmp_path, test)
+
+    def test_version_that_was_signed_again_is_another_artefact(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await self.feedback(rig, "closed", "success")
+            key = ("blinker", "1.2.0")
+            signed_again = manifest_of(IMAGE + b"x", sequence=14)
+            rig.keeper.known[key] = rig.keeper.known[key]._replace(manifest=signed_again)
+            assert await self.action(rig) == "7"
+
+        run(tmp_path, test)
+
+    async def action(self, rig: Rig) -> str | None:
+        links = (await rig.ask("GET", self.ROOT)).json()["_links"]
+        found = links.get("deploymentBase", {}).get("href")
+        return None if found is None else str(found.rpartition("/")[2])
+
+    def test_target_token_is_user_and_password(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            token = base64.b64encode(b"pump-1:secret").decode()
+            answer = await rig.client.get(self.ROOT, headers={"Authorization": f"TargetToken {token}"})
+            assert answer.status_code == 200
+            wrong = await rig.client.get(self.ROOT, headers={"Authorization": "TargetToken bhVahL1Il1shie2aj2poojee"})
+            assert wrong.status_code == 401
+
+        run(tmp_path, test)
+
+    def test_other_devices_and_actions(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            assert (await rig.ask("GET", self.ROOT, "pump-2")).status_code == 403
+            assert (await rig.ask("GET", f"{self.ROOT}/deploymentBase/8")).status_code == 404
+            assert (await rig.ask("GET", f"{self.ROOT}/softwaremodules/7/artifacts/other")).status_code == 404
+            assert (await rig.ask("POST", f"{self.ROOT}/deploymentBase/7/feedback", content=b"{")).status_code == 400
+
+        run(tmp_path, test)
+
+    def test_gateway_without_artefacts_answers_polls(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.spec = None
+            assert (await rig.ask("GET", self.ROOT)).json()["_links"].keys() == {"configData"}
+            await rig.ask("PUT", f"{self.ROOT}/configData", json={"data": {"board": "esp32"}})
+            assert not (tmp_path / "artefacts").exists()
+
+        run(tmp_path, test)
