@@ -131,7 +131,8 @@ class ArtefactKeeper:
         await self._fetching.stop()
         await self._keeping.stop()
         closing = self._close_hub()
-        await asyncio.get_running_loop().run_in_executor(self._files, self._close)
+        if self._library is not None or self._spec is not None:
+            await self._run(self._close)
         if closing is not None:
             await asyncio.wait((asyncio.wrap_future(closing),), timeout=STOP_S)
         for threads in (self._network, self._files):
@@ -196,7 +197,8 @@ class ArtefactKeeper:
     async def keep(self) -> float:
         """Follow the configuration and make room for messages; return the seconds until the next call."""
         try:
-            await self._run(self._follow)
+            if self._follow():
+                await self._run(self._configure)
             wait_s = await self._make_room()
         except (OSError, RepositoryError) as error:
             return await self._reopen(str(error))
@@ -236,8 +238,9 @@ class ArtefactKeeper:
         await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
         return CHECK_INTERVAL_S if evicted in self._reading else WAIT_S_MIN  # its downloads end first
 
-    def _follow(self) -> None:
-        """Read the configuration if it has changed. Raises `RepositoryError`, OSError."""
+    def _follow(self) -> bool:
+        """Read the configuration if it has changed; return whether the library has to be configured. Raises
+        `RepositoryError`. On the loop, as for the wanted system: without artefacts there is no thread."""
         mark = self._repository.mark
         if mark != self._mark:
             try:
@@ -247,8 +250,10 @@ class ArtefactKeeper:
                 found = [] if self._spec is None else [self._spec]
             self._spec, self._mark, self._stale = next(iter(found), None), mark, True
             self._own_pacer = None if self._spec is None else self._make_pacer(self._spec)
-        if not self._stale or (self._spec is None and not (self._data / FOLDER).exists()):
-            return
+        return self._stale and (self._spec is not None or (self._data / FOLDER).exists())
+
+    def _configure(self) -> None:
+        """Let the library hold what is configured. Raises OSError."""
         if self._library is None:
             from edge.appliance.artefacts.library import ArtefactLibrary  # noqa: PLC0415 - cryptography takes 10 MiB
             from edge.appliance.artefacts.storage import ArtefactStorage  # noqa: PLC0415
