@@ -191,6 +191,7 @@ def test_gateway_downloads_with_its_certificate(hub: HubOperator, fleet: Enrolle
     )
 
 
+@pytest.mark.timeout(300)  # a gateway is enrolled and fetches, which waits some seconds after a failure
 def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFleet, hub: HubOperator) -> None:
     """The list and the trusted key come with the signed configuration, the files over the port of the uplink. A device
     downloads and reports over HTTP, and the report lands in the lake."""
@@ -202,7 +203,7 @@ def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFlee
     document = {"apiVersion": "waypost/v1", "kind": "Artefacts", "metadata": {"name": "gateway"}, "spec": spec}
     fleet.fleet("config", "apply", "mill", "-f", fleet.written("artefacts.yaml", json.dumps(document)))
     image = fleet.folder / "mill" / "artefacts" / "1.image"
-    wait_until(image.exists, timeout_s=60, what="it is fetched and verified")
+    wait_until(image.exists, timeout_s=120, what="it is fetched and verified")
     fields = basic("pump-1", user["password"])
     path = "/artefacts/told/1.2.0"
 

@@ -29,7 +29,7 @@ class Importer(NamedTuple):
     environment: dict[str, str]
 
     def run(self, *words: object, code: int = 0) -> str:
-        done = run_waypost("hub", "device", "import", *map(str, words), environment=self.environment)
+        done = run_waypost("hub", "device", "import", *map(str, words), environment=self.environment, timeout_s=180)
         assert done.returncode == code, done.stdout + done.stderr
         assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
         return done.stdout if code == 0 else done.stderr
@@ -168,6 +168,7 @@ def write_many(folder: Path, tenant: str) -> list[Path]:
     ]
 
 
+@pytest.mark.timeout(400)  # four runs over all devices, on a machine that may be busy
 def test_a_killed_run_is_completed_by_the_next(person: Importer, tmp_path: Path) -> None:
     """A process is killed while it imports; devices are then there at most once, each with its credentials."""
     files = write_many(tmp_path, "KILLED")

@@ -97,11 +97,11 @@ class ArtefactHub:
     def _get(self, path: str, headers: dict[str, str], most: int) -> tuple[http.client.HTTPResponse, bytes]:
         """Return an answer and up to `most` bytes of it: fewer when the connection broke."""
         self.received = 0
-        if self._aborted:
-            raise HubAway("fetching has ended")
         way = self.connector.ways[self._way % len(self.connector.ways)]
         if self._server is None:
             self._server = BundleServer(way.proxy, _context(self.connector.tls))
+        if self._aborted:  # looked at when there is a client that `abort` finds
+            raise HubAway("fetching has ended")
         url = f"{self._scheme}://{way.endpoint}{path}"
         try:
             with self._server.get(url, headers) as answer:

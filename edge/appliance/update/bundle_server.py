@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +42,7 @@ class BundleServer:
         self._connection: http.client.HTTPConnection | None = None
         self._to: tuple[str, str] = ("", "")
         """Scheme and authority of the connection."""
+        self._aborted = False
 
     @contextlib.contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
@@ -61,7 +64,8 @@ class BundleServer:
                 self.close()
 
     def abort(self) -> None:
-        """End the request in progress; for another thread."""
+        """End the request in progress, and refuse further ones; for another thread."""
+        self._aborted = True
         connection = self._connection
         used = connection.sock if connection is not None else None
         if used is not None:
@@ -86,6 +90,8 @@ class BundleServer:
                 return self._send(self._connection, parts, headers)
             except (http.client.RemoteDisconnected, ConnectionError, ssl.SSLEOFError):
                 self.close()
+                if self._aborted:
+                    raise
         self._connection, self._to = self._connect(parts), (parts.scheme, parts.netloc)
         try:
             return self._send(self._connection, parts, headers)
@@ -101,6 +107,10 @@ class BundleServer:
         if self.proxy is not None and parts.scheme == "http":
             target = f"http://{parts.netloc}{target}"
             sent |= self._credentials()
+        if connection.sock is None:
+            connection.connect()
+        if self._aborted:  # before there was a socket to shut down
+            raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
         connection.request("GET", target, headers=sent)
         return connection.getresponse()
 

@@ -87,7 +87,7 @@ def test_missing_disk_with_the_data_is_named(machine: Machine) -> None:
     seen = machine.root / "seen"
     # The disk appears at the third look; the fourth partition of the card has the same label.
     looks = f'echo x >> {seen}; [ "$(wc -l < {seen})" -lt 3 ] || echo /dev/sda'
-    body = f'case "$*" in *-t*) {looks} ;; *) echo {LABEL} ;; esac'
+    body = f'case "$*" in *" -t "*) {looks} ;; *) echo {LABEL} ;; esac'
     machine.stub("blkid", body)
     said = machine.start()
     assert any(LABEL in line for line in said)
