@@ -89,13 +89,18 @@ class ArtefactGateway:
         self.run(lambda _: self.now >= end)
         return self.last[1]
 
+    def _ask_room(self) -> CardRoom:
+        """The store answers on the loop only: RuntimeError elsewhere."""
+        asyncio.get_running_loop()
+        return self.room
+
     def make(self) -> ArtefactKeeper:
         """Return a keeper, in a running loop; the caller stops it."""
         return ArtefactKeeper(
             self.data,
             connectors=lambda: self.connectors,
             link=lambda _: HubLink(self.connected, self.pacer),
-            room=lambda: self.room,
+            room=self._ask_room,
             clock_good=lambda: self.clock_good,
             monotonic_s=lambda: self.now,
             utc_s=lambda: NOON + self.now,

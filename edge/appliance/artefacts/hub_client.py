@@ -41,20 +41,20 @@ class HubRefused(Exception):
 class ArtefactHub:
     """Client of one hub at one of its endpoints. Methods raise `HubAway` and `HubRefused`."""
 
-    def __init__(self, connector: Connector) -> None:
-        """`connector`: of the uplink to the hub."""
+    def __init__(self, connector: Connector, way: int = 0) -> None:
+        """`connector`: of the uplink to the hub. `way`: place of the endpoint; beyond the last one it begins again."""
         self.connector: Final = connector
-        self._way = 0
+        self._way = way
         """Place of the endpoint in use among those of the connector."""
         self.received = 0
         """Bytes of the last answer that were received."""
         self._aborted = False
         self._server: BundleServer | None = None
 
-    def next_way(self) -> None:
-        """Use the next endpoint of the hub."""
+    def use_way(self, way: int) -> None:
+        """Use another endpoint of the hub."""
         self.close()
-        self._way += 1
+        self._way = way
 
     def abort(self) -> None:
         """End the request in progress, and refuse further ones; for another thread."""

@@ -23,6 +23,7 @@ from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import of_kind
+from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.limits import (
     CHECK_INTERVAL_S,
     EVICTION_MARGIN_BYTES,
@@ -107,6 +108,10 @@ class ArtefactKeeper:
         self._own_pacer: Pacer | None = None
         self._not_before = 0.0
         """Monotonic time before which nothing is fetched."""
+        self._reopen_at = 0.0
+        """Monotonic time before which the files are not opened again."""
+        self._way = 0
+        """Place of the endpoint of the hub in use."""
         self._full = False
         """The card had no room for a write."""
         self._stopped = False
@@ -152,12 +157,14 @@ class ArtefactKeeper:
     @property
     def held(self) -> Mapping[tuple[str, str], HeldArtefact]:
         """Artefacts for devices, by name and version."""
-        return {} if self._library is None or self._spec is None else self._library.held
+        library = self._library  # the other thread may close it
+        return {} if library is None or self._spec is None else library.held
 
     @property
     def known(self) -> Mapping[tuple[str, str], HeldArtefact]:
         """Artefacts for devices, also those without an image now."""
-        return {} if self._library is None or self._spec is None else self._library.known
+        library = self._library
+        return {} if library is None or self._spec is None else library.known
 
     @property
     def loaded(self) -> bool:
@@ -185,7 +192,8 @@ class ArtefactKeeper:
         if self._spec.artefacts and self._connector() is None:
             what = "the Artefacts of the configuration are at the hub, and this gateway has no connector to a hub"
             yield FoundProblem("artefacts", what, "enrol it: waypost enrol", Severity.WARNING)
-        for (name, version), trouble in self._library.troubles.items() if self._library is not None else ():
+        library = self._library
+        for (name, version), trouble in library.troubles.items() if library is not None else ():
             if trouble.fault is None:
                 step = "at the hub: waypost artefact list; it is tried again automatically"
                 yield FoundProblem(f"artefact {name} {version}", line(trouble.words), step, Severity.WARNING)
@@ -196,16 +204,29 @@ class ArtefactKeeper:
 
     async def keep(self) -> float:
         """Follow the configuration and make room for messages; return the seconds until the next call."""
+        trouble: str | None = None
         try:
-            if self._follow():
-                await self._run(self._configure)
-            wait_s = await self._make_room()
-        except (OSError, RepositoryError) as error:
-            return await self._reopen(str(error))
+            if self._monotonic_s() >= self._reopen_at and self._follow():
+                await self._configure()
+        except RepositoryError as error:  # what is here stays in use
+            trouble = str(error)
+        except OSError as error:
+            trouble = await self._reopen(str(error))
         except Exception as error:  # the task must not end
             log.exception("artefacts: unexpected error")
-            return await self._reopen(f"unexpected error: {type(error).__name__}")
-        self._trouble = None
+            trouble = await self._reopen(f"unexpected error: {type(error).__name__}")
+        wait_s = CHECK_INTERVAL_S
+        try:  # also with a configuration or an index that cannot be read: messages need the room
+            wait_s = await self._make_room()
+        except OSError as error:
+            trouble = await self._reopen(str(error))
+        except Exception as error:  # the task must not end
+            log.exception("artefacts: unexpected error")
+            trouble = await self._reopen(f"unexpected error: {type(error).__name__}")
+        if trouble is not None and trouble != self._trouble:
+            log.warning("artefacts cannot be kept now: %s", trouble)
+        if trouble is not None or self._monotonic_s() >= self._reopen_at:
+            self._trouble = trouble
         return wait_s
 
     async def fetch(self) -> float:
@@ -215,6 +236,9 @@ class ArtefactKeeper:
             return min(CHECK_INTERVAL_S, self._not_before - now)
         try:
             return await self._fetch_next(now)
+        except IndexUnusable as error:
+            self._trouble = await self._reopen(str(error))
+            log.warning("artefacts cannot be kept now: %s", error)
         except OSError as error:
             self._full = self._full or error.errno in (errno.ENOSPC, errno.EDQUOT)
             log.warning("artefacts: %s", error)
@@ -229,13 +253,17 @@ class ArtefactKeeper:
         """Evict an image if messages need the room; return the seconds until the next check."""
         room, library = self._room(), self._library
         short = room.free is not None and room.free < room.floor + EVICTION_MARGIN_BYTES
-        if library is None or not (short or self._full):
+        if not (short or self._full):
             return CHECK_INTERVAL_S
         self._full = False
+        if library is None:
+            folder = self._data / FOLDER
+            deleted = folder.exists() and await self._run(lambda: _delete_largest(folder))
+            return WAIT_S_MIN if deleted else CHECK_INTERVAL_S
         evicted = await self._run(lambda: library.evict(self._served_at, self._reading))
         if evicted is None:
             return CHECK_INTERVAL_S
-        await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
+        await self._next_task(library)
         return CHECK_INTERVAL_S if evicted in self._reading else WAIT_S_MIN  # its downloads end first
 
     def _follow(self) -> bool:
@@ -252,25 +280,32 @@ class ArtefactKeeper:
             self._own_pacer = None if self._spec is None else self._make_pacer(self._spec)
         return self._stale and (self._spec is not None or (self._data / FOLDER).exists())
 
-    def _configure(self) -> None:
+    async def _configure(self) -> None:
         """Let the library hold what is configured. Raises OSError."""
-        if self._library is None:
-            from edge.appliance.artefacts.library import ArtefactLibrary  # noqa: PLC0415 - cryptography takes 10 MiB
-            from edge.appliance.artefacts.storage import ArtefactStorage  # noqa: PLC0415
+        spec = self._spec
+        self._library = library = await self._run(lambda: self._open(spec))
+        if spec is None:
+            await self._run(self._close)
+        else:
+            await self._next_task(library)
+        self._stale = spec is not self._spec
 
-            self._library = ArtefactLibrary(ArtefactStorage.open(self._data))
-        self._library.configure(self._spec or ArtefactsSpec())
-        if self._spec is None:
-            self._close()
-        self._stale = False
+    def _open(self, spec: ArtefactsSpec | None) -> ArtefactLibrary:
+        """Return the open library, with a configuration. Raises OSError."""
+        from edge.appliance.artefacts.library import ArtefactLibrary  # noqa: PLC0415 - cryptography takes 10 MiB
+        from edge.appliance.artefacts.storage import ArtefactStorage  # noqa: PLC0415
 
-    async def _reopen(self, why: str) -> float:
-        """Close all files, and have them opened again at the next call."""
-        if self._trouble != why:
-            log.warning("artefacts cannot be kept now: %s", why)
-        self._trouble = why
+        library = self._library
+        if library is None:
+            library = self._library = ArtefactLibrary(ArtefactStorage.open(self._data))
+        library.configure(spec or ArtefactsSpec())
+        return library
+
+    async def _reopen(self, why: str) -> str:
+        """Close all files, and have them opened again after a time; return `why`."""
+        self._reopen_at = self._monotonic_s() + REOPEN_S
         await self._run(self._close)
-        return REOPEN_S
+        return why
 
     # --- fetching ---------------------------------------------------------------------------------------------------
 
@@ -278,7 +313,7 @@ class ArtefactKeeper:
         library, connector = self._library, self._connector()
         if library is None or self._spec is None:
             return CHECK_INTERVAL_S
-        task = await self._run(lambda: library.next_task(now, self._usable(), self._utc()))
+        task = await self._next_task(library)
         if task is None:
             return CHECK_INTERVAL_S
         if task.complete:
@@ -302,7 +337,7 @@ class ArtefactKeeper:
 
         if self._hub is None or self._hub.connector != connector:
             self._close_hub()
-            self._hub = ArtefactHub(connector)
+            self._hub = ArtefactHub(connector, self._way)
         hub, loop = self._hub, asyncio.get_running_loop()
         overdue = loop.call_later(REQUEST_S, self._abort, hub)
         try:
@@ -313,15 +348,16 @@ class ArtefactKeeper:
         except (HubAway, HubRefused) as failed:
             return await self._failed(library, task, hub, failed)
         else:
-            await self._run(lambda: self._take(library, task, content))
+            utc_s = self._utc()
+            await self._run(lambda: self._take(library, task, content, utc_s))
         finally:
             overdue.cancel()
             self._count(hub.received, pacers)
         return WAIT_S_MIN
 
-    def _take(self, library: ArtefactLibrary, task: ArtefactTask, content: bytes) -> None:
+    def _take(self, library: ArtefactLibrary, task: ArtefactTask, content: bytes, utc_s: float | None) -> None:
         if task.artefact is None:
-            library.take_manifest(task, content, self._monotonic_s(), self._utc())
+            library.take_manifest(task, content, self._monotonic_s(), utc_s)
         else:
             library.take_content(task, content)
 
@@ -333,13 +369,14 @@ class ArtefactKeeper:
         await self._run(lambda: library.fail(task, absent or str(why), self._monotonic_s(), shown=absent is not None))
         if absent is not None:
             return WAIT_S_MIN
-        hub.next_way()
+        self._way += 1
+        hub.use_way(self._way)
         self._not_before = self._monotonic_s() + RETRY_S[0]
         return RETRY_S[0]
 
     async def _verify(self, library: ArtefactLibrary, task: ArtefactTask) -> None:
         """Verify a complete image on the other thread: a large one takes a minute."""
-        from bridge.artefacts.faults import ArtefactRefused  # noqa: PLC0415 - as all of the library
+        from bridge.artefacts.faults import ArtefactFault, ArtefactRefused  # noqa: PLC0415 - as all of the library
         from edge.appliance.artefacts.storage import verify_file  # noqa: PLC0415
 
         artefact = task.artefact
@@ -355,11 +392,24 @@ class ArtefactKeeper:
             await self._run(lambda: library.drop_wrong(task, why, self._monotonic_s()))
         except FileNotFoundError:
             return  # it was evicted
+        except OSError as error:
+            if self._stopped:
+                raise
+            unread = ArtefactRefused(ArtefactFault.TRUNCATED, f"its file cannot be read: {error.strerror}")
+            await self._run(lambda: library.drop_wrong(task, unread, self._monotonic_s()))
         else:
             await self._run(lambda: library.keep_verified(task, hashes))
-        await self._run(lambda: library.next_task(self._monotonic_s(), self._usable(), self._utc()))
+        await self._next_task(library)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _next_task(self, library: ArtefactLibrary) -> ArtefactTask | None:
+        """Return what is to be done next, and bring `held` and `known` up to date.
+
+        The store and the clock are asked on the loop, as they belong to it.
+        """
+        now, usable, utc_s = self._monotonic_s(), self._usable(), self._utc()
+        return await self._run(lambda: library.next_task(now, usable, utc_s))
 
     def _usable(self) -> int | None:
         """Return the bytes of the card that images may use; None: no limit."""
@@ -379,6 +429,7 @@ class ArtefactKeeper:
         """End a request that takes too long; the next one uses a new client."""
         hub.abort()
         if self._hub is hub:
+            self._way += 1
             self._close_hub()
 
     def _make_pacer(self, spec: ArtefactsSpec) -> Pacer:
@@ -393,9 +444,11 @@ class ArtefactKeeper:
         return next(iter(enrolled or hubs), None)
 
     def _close(self) -> None:
-        if self._library is not None:
-            self._library.close()
-            self._library, self._stale = None, True
+        library, self._library = self._library, None
+        if library is not None:
+            self._stale = True
+            with contextlib.suppress(OSError):
+                library.close()
 
     def _close_hub(self) -> Future[None] | None:
         """End the request in progress; return what is done when the connection is closed."""
@@ -408,6 +461,15 @@ class ArtefactKeeper:
     async def _run(self, work: Callable[[], T]) -> T:
         """Run `work` on the thread of the files."""
         return await asyncio.get_running_loop().run_in_executor(self._files, work)
+
+
+def _delete_largest(folder: Path) -> bool:
+    """Delete the largest image or download of a folder with an unreadable index; return whether there was one."""
+    found = [path for pattern in ("*.image", "*.part") for path in folder.glob(pattern)]
+    if not found:
+        return False
+    max(found, key=lambda path: path.stat().st_size).unlink()
+    return True
 
 
 def _content(hub: ArtefactHub, task: ArtefactTask, size: int) -> bytes:

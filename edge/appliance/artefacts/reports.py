@@ -101,15 +101,19 @@ class ReportedDevice(NamedTuple):
     def installed(self, name: str) -> str | None:
         """Return the version that the device runs, by its last report about this name, or by its attributes; None:
         unknown."""
-        last = self._last(name)
+        last = self._last_good(name)
         return last.version if last is not None else self.version or None
+
+    def last(self, name: str) -> KnownReport | None:
+        """Return the last report about any version of a name; None without one."""
+        return next((each for each in reversed(self.reports) if each.name == name), None)
 
     def sequence(self, name: str) -> int:
         """Return the sequence of the version that the device runs; 0: unknown."""
-        last = self._last(name)
+        last = self._last_good(name)
         return 0 if last is None else last.sequence
 
-    def _last(self, name: str) -> KnownReport | None:
+    def _last_good(self, name: str) -> KnownReport | None:
         good = (UpdateState.INSTALLED, UpdateState.HEALTHY)
         found = [each for each in self.reports if each.name == name and each.state in good]
         return found[-1] if found else None
@@ -172,6 +176,14 @@ class DeviceReports:
                 (device, *report[:4], report.state.value, report.published),
             )
             self._trim("SELECT count(*) FROM reports", _REPORTS_TRIM)
+
+    def expect_again(self, device: str, report: KnownReport) -> None:
+        """Note that a device reports again about an artefact that it had ended: its next end is another message."""
+        with self._errors():
+            self._connection.execute(
+                "UPDATE reports SET published = 0 WHERE device = ? AND name = ? AND version = ?",
+                (device, report.name, report.version),
+            )
 
     def put_device(self, device: str, board: str, version: str) -> None:
         """Record the attributes of a device: its board and version."""

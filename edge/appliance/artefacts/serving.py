@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bridge.artefacts.faults import ArtefactRefused
+from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.keeper import FOLDER, ArtefactKeeper
 from edge.appliance.artefacts.limits import (
     DEVICE_DOWNLOADS_MAX,
@@ -136,10 +137,10 @@ class ArtefactServing:
         the message has no subscriber."""
         lock = self._locks.setdefault(device, asyncio.Lock())
         async with lock:
-            before = (await self.known(device)).about(artefact.manifest)
-            if before is not None and before.state is report.state and before.published:
-                return True
             manifest = artefact.manifest
+            before, last = await self._before(device, artefact)
+            if before is not None and before is last and before.state is report.state and before.published:
+                return True
             message = UpdateMessage(
                 device=device,
                 artefact=manifest.name,
@@ -148,13 +149,25 @@ class ArtefactServing:
                 reason=report.reason,
             )
             taken = await self._sink.publish(device, self.report_address, msgspec.json.encode(message))
-            if before is None or not before.state.final or report.state.final:
-                row = KnownReport(
-                    manifest.name, manifest.version, manifest.digest, manifest.sequence, report.state, taken
+            row = KnownReport(manifest.name, manifest.version, manifest.digest, manifest.sequence, report.state, taken)
+            again = before is not None and before.state.final and not report.state.final
+            try:  # the message is on disk, so the device does not have to repeat it
+                await self._with_reports(
+                    lambda reports: reports.expect_again(device, row) if again else reports.put(device, row)
                 )
-                await self._with_reports(lambda reports: reports.put(device, row))
+            except RequestRefused:
+                log.warning("device %s: its report about %s is published, and not noted here", device, manifest.label)
         log.info("device %s: %s is %s", device, manifest.label, report.state.value)
         return taken
+
+    async def _before(self, device: str, artefact: HeldArtefact) -> tuple[KnownReport | None, KnownReport | None]:
+        """Return the last reports of a device about an artefact, and about any of its name; None where unknown, also
+        when the database cannot be read: then a report is published again rather than refused."""
+        try:
+            known = await self.known(device)
+        except RequestRefused:
+            return None, None
+        return known.about(artefact.manifest), known.last(artefact.manifest.name)
 
     async def image(
         self, request: Request, device: AdmittedDevice, artefact: HeldArtefact, opened: contextlib.AsyncExitStack
@@ -168,7 +181,7 @@ class ArtefactServing:
             file = await self._read_by(lambda: artefact.image.open("rb"))
         except OSError:
             raise _fetched_again(artefact) from None
-        opened.callback(file.close)
+        opened.callback(self._reading.submit, file.close)  # it waits for a read in progress
         return file_response(
             request,
             artefact.manifest.size,
@@ -219,7 +232,11 @@ class ArtefactServing:
             if self._reports is None:
                 self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
                 self._reports = DeviceReports.open(self._folder)
-            return work(self._reports)
+            try:
+                return work(self._reports)
+            except IndexUnusable:  # opening it again checks it
+                self._close()
+                raise
 
         self._waiting += 1
         try:

@@ -133,6 +133,8 @@ class ArtefactStorage:
 
     def evict(self, artefact: IndexedArtefact) -> None:
         """Delete the image, or what there is of it; it may be fetched again."""
+        with contextlib.suppress(OSError):  # frees the space at once; a download that has it open ends
+            os.truncate(self.image(artefact), 0)
         self._delete(artefact)
         with contextlib.suppress(IndexUnusable):  # on a full card: an image without a file counts as missing anyway
             self._index.mark_missing(artefact)
@@ -141,8 +143,8 @@ class ArtefactStorage:
         """Delete the images of artefacts other than these, given by name and version."""
         for artefact in self._index:
             if (artefact.name, artefact.version) not in wanted:
+                self._delete(artefact)  # first: on a full card the index cannot be written
                 self._index.forget(artefact)
-                self._delete(artefact)
         self._index.trim()
 
     def missing(self, artefact: IndexedArtefact) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.api import STATUS, HttpDeviceApi
+from edge.broker.http.api import DEVICE_CHARACTERS_MAX, STATUS, HttpDeviceApi
 from edge.broker.http.messages import BadRequest, parse_single
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.authorization import Ended, substitute
@@ -65,6 +65,7 @@ class ReportingDevices:
 def _address(pattern: str, device: str) -> str:
     """Return the address for reports of a device. Raises RequestRefused for a name that is not one level."""
     address = substitute(pattern, device, "")
-    if address is None or not device.isprintable():
-        raise RequestRefused(400, f"a device's name has no '/', '+' and '#', unlike {device[:64]!r}")
+    if address is None or not device.isprintable() or len(device) > DEVICE_CHARACTERS_MAX:
+        what = f"a device's name has up to {DEVICE_CHARACTERS_MAX} characters, and no '/', '+' and '#'"
+        raise RequestRefused(400, f"{what}, unlike {device[:64]!r}")
     return address

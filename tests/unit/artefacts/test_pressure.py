@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.artefacts import keeper as keeper_module
-from edge.appliance.artefacts import wiring
+from edge.appliance.artefacts import storage, wiring
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.index import ArtefactIndex
 from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom
@@ -193,3 +193,38 @@ def test_damage_behind_the_first_page_is_found(gateway: ArtefactGateway, hub: Ar
     index.write_bytes(content)
     assert gateway.fetch() == [IMAGE]
     assert len(hub.ranges()) == 2
+
+
+def test_room_is_made_although_the_configuration_cannot_be_read(gateway: ArtefactGateway) -> None:
+    gateway.fetch()
+    [configured] = gateway.data.glob("**/resources.json")
+    configured.write_text("{")
+    gateway.room = SHORT
+    gateway.run(lambda _: images(gateway) == [])
+    assert gateway.last[1], "it says why"
+
+
+def test_room_is_made_although_the_index_cannot_be_opened(
+    gateway: ArtefactGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.fetch()
+
+    def fail(_data: Path) -> ArtefactStorage:
+        raise IndexUnusable("it is of a newer version")
+
+    monkeypatch.setattr(ArtefactStorage, "open", fail)
+    gateway.room = SHORT
+    gateway.run(lambda _: images(gateway) == [])
+
+
+def test_image_that_cannot_be_read_is_fetched_again(gateway: ArtefactGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = storage.verify_file, [OSError(errno.EIO, "Input/output error")]
+
+    def verify(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(storage, "verify_file", verify)
+    assert gateway.fetch() == [IMAGE]
+    assert not failures

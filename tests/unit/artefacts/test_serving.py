@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 
 from edge.appliance.artefacts import reports, serving
 from edge.appliance.artefacts.ddi import DdiApi
+from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.library import HeldArtefact
 from edge.appliance.artefacts.reports import DeviceReports, KnownReport, UpdateState
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
@@ -249,6 +250,44 @@ def test_report_without_a_subscriber_is_published_again(tmp_path: Path) -> None:
         rig.keeper.spec = msgspec.structs.replace(rig.keeper.spec, report_address="plant/%u/report")
         assert "waypost-subscribers" not in (await rig.ask("POST", path, json={"state": "installed"})).headers
         assert rig.router.queues.backlog("plant/pump-1/report") == 1
+
+    run(tmp_path, test)
+
+
+def test_return_to_an_earlier_version_is_published(tmp_path: Path) -> None:
+    """A device installs 1.2.0, 1.3.0, and after a reset 1.2.0 again."""
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add(1)
+        rig.keeper.add(2, version="1.3.0", sequence=13)
+        for version in ("1.2.0", "1.3.0", "1.2.0", "1.2.0"):
+            await rig.ask("POST", f"/artefacts/blinker/{version}/report", json={"state": "installed"})
+        assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 3, "the last one is a repetition"
+
+    run(tmp_path, test)
+
+
+def test_second_failure_is_published(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add(1)
+        for state in ("rolled-back", "downloading", "rolled-back", "rolled-back"):
+            await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": state})
+        assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 3, "the last one is a repetition"
+
+    run(tmp_path, test)
+
+
+def test_report_is_taken_although_it_cannot_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        rig.keeper.add(1)
+
+        def fail(*_: object) -> DeviceReports:
+            raise IndexUnusable("the card is full")
+
+        monkeypatch.setattr(DeviceReports, "open", fail)
+        answer = await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": "installed"})
+        assert answer.status_code == 202
+        assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 1
 
     run(tmp_path, test)
 
