@@ -75,6 +75,9 @@ VALUES = {
     "topics": "status",
     "filter": "plant/#",
     "seconds": "1",
+    "controller": "chief",
+    "action": "1",
+    "file": "image",
 }
 """Parameters of operations."""
 STREAMS = {
