@@ -86,12 +86,10 @@ class Emulated:
         log: WriteLog | None = None,
         *,
         more: Sequence[str] = (),
-        at_usb: bool = False,
     ) -> None:
         """`console`: file to which its console is appended. `ports`: see `free_ports`.
 
-        `log`: records writes to the card. `more`: devices of QEMU; sticks are at `usb.0`. `at_usb`: the card is a disk
-        at USB.
+        `log`: records writes to the card. `more`: devices of QEMU; sticks are at `usb.0`.
         """
         self.ports = ports
         self._console = console
@@ -104,10 +102,6 @@ class Emulated:
         # Its control socket has a path, which is limited to about a hundred characters.
         self._own = tempfile.TemporaryDirectory(prefix="waypost-emulated-")
         words += ["-device", "qemu-xhci,id=usb", "-qmp", f"unix:{self._own.name}/qmp,server=on,wait=off", *more]
-        if at_usb:
-            place = words.index("virtio-blk-pci,drive=card")
-            words[place - 1 : place + 1] = []
-            words += ["-device", "usb-storage,bus=usb.0,drive=card"]
         with console.open("ab") as said:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
 

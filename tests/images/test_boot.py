@@ -90,13 +90,3 @@ def test_booted_machine_acknowledges_over_tls_from_power_on(card: Card, tmp_path
         finally:
             emulated.cut_off()
         assert "waypost: slot A (A 2, B 3 tries left)" in emulated.told, "the tries were given back"
-
-
-def test_disk_at_usb_starts_like_a_card(card: Card, tmp_path: Path) -> None:
-    emulated = Emulated(card.drive, tmp_path / "console", free_ports(), at_usb=True)
-    try:
-        wait_until(lambda: publish(emulated, card, "21.5"), timeout_s=BOOT_S, what="an acknowledgement", every_s=2)
-        emulated.wait_for("good")
-    finally:
-        emulated.cut_off()
-    assert "on usb" in emulated.told, "U-Boot names the kind of disk"
