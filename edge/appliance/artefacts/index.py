@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from bridge.artefacts.envelope import open_envelope
 from bridge.artefacts.manifest import ArtefactManifest, decode_manifest
+from edge.appliance.artefacts.database import open_or_replace, require_intact, translated_errors
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.limits import NAMES_MAX, REMEMBERED_MAX
 
@@ -84,27 +86,7 @@ class ArtefactIndex:
     def open(cls, folder: Path) -> Self:
         """Open or create the file in a folder. A damaged one is replaced: its images are fetched again."""
         path = folder / FILE
-        try:
-            return cls._opened(path)
-        except sqlite3.OperationalError as error:
-            raise IndexUnusable(f"{path}: {error}") from error
-        except sqlite3.DatabaseError:  # not a database, or damaged
-            for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))):
-                each.unlink(missing_ok=True)
-        try:
-            return cls._opened(path)
-        except sqlite3.Error as error:
-            raise IndexUnusable(f"{path}: {error}") from error
-
-    @classmethod
-    def _opened(cls, path: Path) -> Self:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            _prepare(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection, path)
+        return cls(open_or_replace(path, partial(_prepare, path)), path)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -197,12 +179,8 @@ class ArtefactIndex:
             raise
         self._connection.execute("COMMIT")
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise IndexUnusable(f"{self._path}: {error}") from error
+    def _errors(self) -> AbstractContextManager[None]:
+        return translated_errors(self._path)
 
 
 def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int, str, str]) -> IndexedArtefact:
@@ -210,9 +188,8 @@ def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int, str, str
     return IndexedArtefact(number, name, version, sequence, size, envelope, bool(stored), bool(held), wrong, sha1, md5)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     """Make the table in a new file. Raises `IndexUnusable` for a file of a newer program, and sqlite3.Error."""
-    connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
@@ -220,6 +197,5 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise sqlite3.DatabaseError("the format of a development version")
     elif version > FORMAT:
         raise IndexUnusable(f"{path} has format {version}, and this version knows {FORMAT}: update Waypost")
-    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise sqlite3.DatabaseError("the database is damaged")
+    require_intact(connection)
     connection.execute(_ALL).fetchone()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import enum
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 
 import msgspec
 
 from bridge.artefacts.limits import NAME_LENGTH_MAX
-from edge.appliance.artefacts.errors import IndexUnusable
+from edge.appliance.artefacts.database import open_or_replace, require_intact, translated_errors
 from edge.appliance.artefacts.limits import REASON_CHARACTERS_MAX, REPORTS_DROPPED, REPORTS_MAX
 
 if TYPE_CHECKING:
@@ -130,27 +129,7 @@ class DeviceReports:
     def open(cls, folder: Path) -> Self:
         """Open or create the database in a folder. A damaged one is replaced: devices report again."""
         path = folder / FILE
-        try:
-            return cls._opened(path)
-        except sqlite3.OperationalError as error:
-            raise IndexUnusable(f"{path}: {error}") from error
-        except sqlite3.DatabaseError:
-            path.unlink(missing_ok=True)
-        try:
-            return cls._opened(path)
-        except sqlite3.Error as error:
-            raise IndexUnusable(f"{path}: {error}") from error
-
-    @classmethod
-    def _opened(cls, path: Path) -> Self:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
-            _prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection, path)
+        return cls(open_or_replace(path, _prepare), path)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -197,18 +176,13 @@ class DeviceReports:
         if rows > REPORTS_MAX:
             self._connection.execute(trim, (REPORTS_DROPPED,))
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise IndexUnusable(f"{self._path}: {error}") from error
+    def _errors(self) -> AbstractContextManager[None]:
+        return translated_errors(self._path)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
     connection.executescript(_SCHEMA)
-    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise sqlite3.DatabaseError("the database is damaged")
+    require_intact(connection)
 
 
 def _report(row: tuple[str, str, str, int, str, int]) -> KnownReport:
