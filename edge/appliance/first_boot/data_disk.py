@@ -187,7 +187,7 @@ def switch_to(places: CardPaths, disk: Path, card: Path) -> None:
     except DiskRefused:
         if read_label(card) == ON_CARD:
             raise
-    # From here on the data are on the disk, whatever fails: this returns, and the machine restarts.
+    # Now the data are on the disk, whatever fails: this returns, and the machine restarts.
     with contextlib.suppress(DiskRefused):
         for words in (("--freeze",), ("--unfreeze",)):  # writes the journal to its places, where udev reads the label
             _run("fsfreeze", *words, places.root / "data")
