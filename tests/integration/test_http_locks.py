@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import queue
 import re
 import socket
 import struct
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.http_client import WAIT_S, Answer, ask
+from tests.support.http_client import WAIT_S, ask
 from tests.support.processes import Waypost, edge, wait_until
 
 LARGE = b"x" * 3_000_000
@@ -88,24 +87,19 @@ class TestLocks:
         assert ask(gateway, "PUT", f"/c/queue/bad?lock={lock}&outcome=rejected").status == 204
         assert ask(gateway, "GET", "/c/queue/bad?wait=10").body == b"2"
 
-    def test_anycast_is_settled_end_to_end(self, gateway: Waypost) -> None:
-        for method, status in (("DELETE", 202), ("", 503)):
-            answers: queue.Queue[Answer] = queue.Queue()
-            fetching = threading.Thread(
-                target=lambda found=answers: found.put(ask(gateway, "GET", "/c/anycast/a?wait=20&lock=2"))
-            )
-            fetching.start()
+    @pytest.mark.parametrize(("method", "status"), [("DELETE", 202), ("", 503)])
+    def test_anycast_is_settled_end_to_end(self, gateway: Waypost, method: str, status: int) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            # the status is cached: it may still count the request of the test before
+            wait_until(lambda: polls(gateway) == 0, timeout_s=WAIT_S, what="no request that waits")
+            fetched = threads.submit(ask, gateway, "GET", "/c/anycast/a?wait=20&lock=2")
             wait_until(lambda: polls(gateway) == 1, timeout_s=WAIT_S, what="a request that waits")
-            sent: queue.Queue[Answer] = queue.Queue()
-            sending = threading.Thread(target=lambda found=sent: found.put(ask(gateway, "POST", "/t/anycast/a", b"x")))
-            sending.start()
-            lock = answers.get(timeout=WAIT_S).lock
-            assert sent.empty(), "its consumer has not settled it"
+            sent = threads.submit(ask, gateway, "POST", "/t/anycast/a", b"x")
+            lock = fetched.result(WAIT_S).lock
+            assert not sent.done(), "its consumer has not settled it"
             if method:
                 assert ask(gateway, method, f"/c/anycast/a?lock={lock}").status == 204
-            assert sent.get(timeout=WAIT_S).status == status
-            fetching.join()
-            sending.join()
+            assert sent.result(WAIT_S).status == status
 
     @pytest.mark.parametrize(
         ("method", "query", "status"),
