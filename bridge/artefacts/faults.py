@@ -28,6 +28,8 @@ class ArtefactFault(enum.Enum):
     """Made for other boards."""
     WRONG_FROM_VERSION = "wrong-from-version"
     """Cannot be installed over the present version."""
+    TOO_MANY_NAMES = "too-many-names"
+    """The gateway remembers as many names of artefacts, against downgrades, as it can."""
 
 
 class ArtefactRefused(ValueError):

@@ -428,5 +428,9 @@ TENANT_IMAGE_BYTES_MAX = 16 << 30
 TENANT_ARTEFACTS_MAX = 1_000
 """Artefacts of a tenant: a row of 16 KiB each at most."""
 
+TENANT_ARTEFACT_NAMES_MAX = 10_000
+"""Names of artefacts of a tenant, also of removed ones: 2 MB. None is forgotten, as a downgrade of it would be accepted
+then; an artefact of a further name is refused."""
+
 TENANT_ARTEFACT_KEYS_MAX = 32
 """Trusted keys of a tenant: two for each of a dozen makers, so that each can replace its own."""

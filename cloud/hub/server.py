@@ -30,7 +30,6 @@ from cloud.hub.alerts.http import routes as alert_routes
 from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
 from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.api import application
-from cloud.hub.artefacts.gateway_certificate import GatewayCertificates
 from cloud.hub.artefacts.http import artefact_routes
 from cloud.hub.artefacts.image_store import ImageStore
 from cloud.hub.artefacts.service import HubArtefacts
@@ -510,7 +509,7 @@ class HubServer:
                 *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
                 *device_registry_routes(self._devices.registry, access, tenants.names),
                 *_update_routes(self._desired, self._downloads, access, self.acceptor),
-                *_artefact_routes(self._artefacts, access, self._enrolment, dev=self._configuration.dev),
+                *artefact_routes(self._artefacts, access, self.acceptor),
                 *_identity_routes(self._enrolment, access, self._renewal, lambda: self._url),
             ],
         )
@@ -684,13 +683,6 @@ def _make_artefacts(configuration: HubConfiguration, registry: sa.URL) -> HubArt
     """Make the artefacts of this hub, with their images in the place of the lake."""
     lake = place_of(configuration.lake or configuration.data / LAKE)
     return HubArtefacts(registry, ImageStore(lake), _now_us)
-
-
-def _artefact_routes(
-    artefacts: HubArtefacts, access: HttpAccess, enrolment: Enrolment | None, *, dev: bool
-) -> list[HttpRoute]:
-    """Return the routes of artefacts. `dev`: see `GatewayCertificates`."""
-    return artefact_routes(artefacts, access, GatewayCertificates(enrolment, dev=dev).tenant)
 
 
 def _identity_routes(

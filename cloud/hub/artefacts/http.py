@@ -31,6 +31,7 @@ from bridge.artefacts.envelope import CONTENT_TYPE
 from bridge.artefacts.faults import ArtefactRefused
 from bridge.artefacts.keys import InvalidKey, MakerPublicKey
 from bridge.artefacts.limits import ENVELOPE_BYTES_MAX, KEY_FILE_BYTES_MAX
+from cloud.hub.acceptor import Acceptor
 from cloud.hub.artefacts.documents import (
     ArtefactKeyList,
     ArtefactPage,
@@ -44,11 +45,10 @@ from cloud.hub.artefacts.documents import (
 from cloud.hub.artefacts.limits import KEY_LABEL_CHARACTERS_MAX, PART_BYTES
 from cloud.hub.artefacts.service import ArtefactIncomplete, ArtefactsBusy, HubArtefacts, StoreFailed
 from cloud.hub.changes import note_change
-from cloud.hub.enrolment.http import STATUS
+from cloud.hub.gateway_certificate import gateway_of
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.artefacts import ArtefactExists, ArtefactRow, ArtefactsFull, UnknownArtefact
-from cloud.hub.registry.enrolments import EnrolmentRefused
 from cloud.hub.scope import Scope, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -69,8 +69,6 @@ _CursorNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _Cursor = tuple[_CursorText, _CursorText, _CursorNumber]
 Download = Callable[[str, Request], Awaitable[Response]]
 """Returns the answer for a tenant."""
-FindTenant = Callable[[Request], Awaitable[str]]
-"""Returns the tenant of the gateway that sent a request, by its certificate. Raises `EnrolmentRefused`."""
 
 
 def refused_response(why: ArtefactRefused) -> Response:
@@ -94,13 +92,12 @@ answered: Final = answering(
         UnknownArtefact: lambda why: RequestRefused(404, f"no artefact {why}").response(),
         ArtefactsBusy: 503,
         StoreFailed: 503,
-        EnrolmentRefused: lambda refused: STATUS[refused.reason],
     }
 )
 
 
-def artefact_routes(artefacts: HubArtefacts, access: HttpAccess, gateway: FindTenant) -> list[HttpRoute]:
-    """Return the routes of this module."""
+def artefact_routes(artefacts: HubArtefacts, access: HttpAccess, acceptor: Acceptor) -> list[HttpRoute]:
+    """Return the routes of this module. `acceptor` knows which certificates are accepted."""
     api, files = _ArtefactApi(artefacts, access), _ArtefactFiles(artefacts)
 
     def by_user(download: Download) -> Callable[[Request], Awaitable[Response]]:
@@ -111,7 +108,8 @@ def artefact_routes(artefacts: HubArtefacts, access: HttpAccess, gateway: FindTe
 
     def by_gateway(download: Download) -> Callable[[Request], Awaitable[Response]]:
         async def behind(request: Request) -> Response:
-            return await download(await gateway(request), request)
+            tenant, _ = gateway_of(request, acceptor)
+            return await download(tenant, request)
 
         return answered(behind)
 

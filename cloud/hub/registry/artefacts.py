@@ -11,7 +11,12 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from bridge.artefacts.faults import ArtefactFault, ArtefactRefused
-from cloud.hub.limits import TENANT_ARTEFACT_KEYS_MAX, TENANT_ARTEFACTS_MAX, TENANT_IMAGE_BYTES_MAX
+from cloud.hub.limits import (
+    TENANT_ARTEFACT_KEYS_MAX,
+    TENANT_ARTEFACT_NAMES_MAX,
+    TENANT_ARTEFACTS_MAX,
+    TENANT_IMAGE_BYTES_MAX,
+)
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import artefact_keys, artefact_names, artefacts
 
@@ -87,6 +92,7 @@ class RegisteredArtefacts:
                 raise ArtefactExists(f"{new.name} {new.version} {words}")
             _check_sequence(tx, new)
             _check_room(tx, new)
+            _check_names(tx, new)
             tx.execute(artefacts.insert().values(**new._asdict()))
             return new
 
@@ -225,3 +231,17 @@ def _check_room(tx: sa.Connection, new: ArtefactRow) -> None:
     if int(size) + new.size > TENANT_IMAGE_BYTES_MAX:
         words = f"the images of tenant {new.tenant} would have {int(size) + new.size} bytes"
         raise ArtefactsFull(f"{words}, and at most {TENANT_IMAGE_BYTES_MAX} are allowed")
+
+
+def _check_names(tx: sa.Connection, new: ArtefactRow) -> None:
+    """Check the number of names of a tenant, also of those that wait for their first image. Raises `ArtefactsFull`."""
+    names = sa.union(
+        *(sa.select(each.c.name).where(each.c.tenant == new.tenant) for each in (artefact_names, artefacts))
+    )
+    known = names.subquery()
+    if tx.execute(sa.select(known.c.name).where(known.c.name == new.name)).first() is not None:
+        return
+    count = tx.execute(sa.select(sa.func.count()).select_from(known)).scalar_one()
+    if count >= TENANT_ARTEFACT_NAMES_MAX:
+        words = f"tenant {new.tenant} has used {count} names of artefacts, which is the maximum: use one of them"
+        raise ArtefactsFull(words)

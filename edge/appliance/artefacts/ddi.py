@@ -2,14 +2,18 @@
 
 ``GET  …/<controller>``                                        interval of polls, and what there is to do
 ``PUT  …/<controller>/configData``                             attributes; `board` and `version` are used
-``GET  …/<controller>/deploymentBase/<action>``                the update that is offered
+``GET  …/<controller>/deploymentBase/<action>``                the update that is offered: ``?actionHistory=``
 ``POST …/<controller>/deploymentBase/<action>/feedback``       progress and result
+``GET  …/<controller>/installedBase/<action>``                 the update that the device runs: ``?actionHistory=``
+``GET  …/<controller>/cancelAction/<action>``                  the update to give up, as it was withdrawn
+``POST …/<controller>/cancelAction/<action>/feedback``         whether the device gives it up
 ``GET  …/<controller>/softwaremodules/<action>/artifacts``     files of the update
-``GET  …/<controller>/softwaremodules/<action>/artifacts/<file>`` the image, or a range of it
+``GET  …/<controller>/softwaremodules/<action>/artifacts/<file>`` the image, or a range of it; with ``.MD5SUM`` its MD5
 
 Every path begins with ``/DEFAULT/controller/v1``. The controller is the device; the number of an action is that of the
 artefact at this gateway. An update has one chunk with one file, as some clients accept only that; the file has the name
-of the artefact. A client that only knows `TargetToken` sends the Base64 of ``user:password`` as its token.
+of the artefact. A client that only knows `TargetToken` sends the Base64 of ``user:password`` as its token. Devices are
+never asked for a confirmation (`confirmationBase`): the configuration of the gateway decides.
 """
 
 from __future__ import annotations
@@ -17,19 +21,36 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from edge.appliance.artefacts.limits import FEEDBACK_BYTES_MAX, POLL_S, REASON_CHARACTERS_MAX
-from edge.appliance.artefacts.reports import UpdateReport, UpdateState
+from edge.appliance.artefacts.ddi_documents import (
+    CANCELED,
+    DdiAction,
+    DdiAttributes,
+    DdiCancellation,
+    DdiChunk,
+    DdiConfig,
+    DdiDeployment,
+    DdiFeedback,
+    DdiFile,
+    DdiHashes,
+    DdiLink,
+    DdiLinks,
+    DdiPolling,
+    DdiRoot,
+    DdiStop,
+    history_of,
+)
+from edge.appliance.artefacts.limits import ACTION_DIGITS_MAX, POLL_S
+from edge.appliance.artefacts.reports import KnownReport, ReportedDevice, UpdateState
 from edge.appliance.artefacts.routes import DeviceEndpoint, DeviceGate, DeviceRequests
 from edge.appliance.artefacts.serving import ArtefactServing, fits
 from edge.broker.http.application import Answer
-from edge.broker.http.body import read_body
-from edge.broker.http.json_documents import json_answer
+from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import json_answer, read_document
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.reporting import AdmittedDevice
 from edge.broker.http.route import PURE, HttpRoute
@@ -40,7 +61,9 @@ if TYPE_CHECKING:
 ROOT: Final = "/DEFAULT/controller/v1/{controller}"
 CONFIG: Final = "/DEFAULT/controller/v1/{controller}/configData"
 DEPLOYMENT: Final = "/DEFAULT/controller/v1/{controller}/deploymentBase/{action}"
-FEEDBACK: Final = "/DEFAULT/controller/v1/{controller}/deploymentBase/{action}/feedback"
+INSTALLED: Final = "/DEFAULT/controller/v1/{controller}/installedBase/{action}"
+CANCELLATION: Final = "/DEFAULT/controller/v1/{controller}/cancelAction/{action}"
+FEEDBACK: Final = "/feedback"
 FILES: Final = "/DEFAULT/controller/v1/{controller}/softwaremodules/{action}/artifacts"
 FILE: Final = "/DEFAULT/controller/v1/{controller}/softwaremodules/{action}/artifacts/{file}"
 PART: Final = "bApp"
@@ -48,53 +71,12 @@ PART: Final = "bApp"
 _TARGET_TOKEN: Final = b"targettoken "
 
 
-class DdiResult(msgspec.Struct, frozen=True):
-    """Result in a feedback."""
-
-    finished: str = "none"
-
-
-class DdiStatus(msgspec.Struct, frozen=True):
-    """Status in a feedback."""
-
-    execution: str
-    result: DdiResult = DdiResult()
-    details: list[str] | None = None
-
-
-class DdiFeedback(msgspec.Struct, frozen=True):
-    """Feedback of a client."""
-
-    status: DdiStatus
-
-    @property
-    def report(self) -> UpdateReport:
-        """The feedback as a report. Raises RequestRefused."""
-        status = self.status
-        reason = "; ".join(status.details or ())[:REASON_CHARACTERS_MAX]
-        match status.execution.lower(), status.result.finished.lower():
-            case "closed", "success":
-                return UpdateReport(state=UpdateState.INSTALLED)
-            case ("closed", _) | ("canceled" | "rejected", _):
-                return UpdateReport(state=UpdateState.ROLLED_BACK, reason=reason or status.execution)
-            case ("downloaded", _):
-                return UpdateReport(state=UpdateState.VERIFIED)
-            case ("proceeding" | "scheduled" | "resumed" | "download", _):
-                return UpdateReport(state=UpdateState.DOWNLOADING)
-        raise RequestRefused(400, f"execution {status.execution[:40]!r} is not one of DDI's")
-
-
-class DdiAttributes(msgspec.Struct, frozen=True):
-    """Attributes of a client."""
-
-    data: dict[str, Any] = {}
-
-
 class DdiApi:
     """Endpoints for clients of DDI."""
 
     def __init__(self, serving: ArtefactServing, gate: DeviceGate) -> None:
         self._serving = serving
+        self._reporting = serving.reporting
         self._requests = DeviceRequests(serving, gate)
 
     @property
@@ -104,7 +86,10 @@ class DdiApi:
             HttpRoute(ROOT, self._for_controller(self._poll), methods=PURE),
             HttpRoute(CONFIG, self._for_controller(self._config), methods=("PUT",)),
             HttpRoute(DEPLOYMENT, self._for_controller(self._deployment), methods=PURE),
-            HttpRoute(FEEDBACK, self._for_controller(self._feedback), methods=("POST",)),
+            HttpRoute(DEPLOYMENT + FEEDBACK, self._for_controller(self._feedback), methods=("POST",)),
+            HttpRoute(INSTALLED, self._for_controller(self._installed), methods=PURE),
+            HttpRoute(CANCELLATION, self._for_controller(self._cancellation), methods=PURE),
+            HttpRoute(CANCELLATION + FEEDBACK, self._for_controller(self._cancellation_feedback), methods=("POST",)),
             HttpRoute(FILES, self._for_controller(self._files), methods=PURE),
             HttpRoute(FILE, self._for_controller(self._file), methods=PURE),
         ]
@@ -114,74 +99,127 @@ class DdiApi:
 
     async def _poll(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
         minutes, seconds = divmod(POLL_S, 60)
-        base, links = _base(request), dict[str, dict[str, str]]()
+        base = _base(request)
         artefact, known = await self._serving.offered(device.name)
-        if artefact is not None:
-            links["deploymentBase"] = {"href": f"{base}/deploymentBase/{artefact.number}"}
-        if not known.board:
-            links["configData"] = {"href": f"{base}/configData"}
-        return json_answer({"config": {"polling": {"sleep": f"00:{minutes:02}:{seconds:02}"}}, "_links": links})
+        withdrawn, installed = self._serving.withdrawn(device.name, known), self._installed_of(device.name, known)
+        links = DdiLinks(
+            deployment_base=DdiLink(f"{base}/deploymentBase/{artefact.number}") if artefact and not withdrawn else None,
+            cancel_action=DdiLink(f"{base}/cancelAction/{withdrawn.number}") if withdrawn else None,
+            installed_base=DdiLink(f"{base}/installedBase/{installed.number}") if installed else None,
+            config_data=None if known.board else DdiLink(f"{base}/configData"),
+        )
+        return json_answer(DdiRoot(DdiConfig(DdiPolling(f"00:{minutes:02}:{seconds:02}")), links))
 
     async def _config(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
-        data = (await _read(request, DdiAttributes)).data
-        board, version = (found if isinstance(found := data.get(name), str) else "" for name in ("board", "version"))
-        if board or version:
-            before = await self._serving.known(device.name)
-            await self._serving.put_device(device.name, board or before.board, version or before.version)
+        attributes, known = await read_document(request, DdiAttributes), await self._reporting.known(device.name)
+        merged = attributes.merged(known.board, known.version)
+        if merged != (known.board, known.version):
+            await self._reporting.put_device(device.name, *merged)
         return Response(status_code=200)
 
     async def _deployment(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
         artefact = await self._fitting(request, device)
-        chunk = {
-            "part": PART,
-            "version": artefact.manifest.version,
-            "name": artefact.manifest.name,
-            "artifacts": [_artifact(request, artefact)],
-        }
-        deployment = {"download": "forced", "update": "forced", "chunks": [chunk]}
-        return json_answer({"id": str(artefact.number), "deployment": deployment})
+        return _action_answer(request, artefact, await self._reporting.known(device.name))
 
     async def _feedback(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
-        artefact = self._of_action(request, device)
-        await self._serving.report(device.name, artefact, (await _read(request, DdiFeedback)).report)
+        report, number = (await read_document(request, DdiFeedback)).report, _number_of(request)
+        held = self._held(number, device)
+        artefact = held.reported if held is not None else await self._reporting.former_of_number(device.name, number)
+        if artefact is None:
+            raise _unknown_action(request, device)
+        await self._reporting.report(device.name, artefact, report)
+        return Response(status_code=200)
+
+    async def _installed(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
+        known = await self._reporting.known(device.name)
+        artefact = self._installed_of(device.name, known)
+        if artefact is None or artefact.number != _number_of(request):
+            raise _unknown_action(request, device)
+        return _action_answer(request, artefact, known)
+
+    async def _cancellation(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
+        found = await self._withdrawn(request, device)
+        if found is None:
+            raise _unknown_action(request, device)
+        return json_answer(DdiCancellation(str(found.number), DdiStop(str(found.number))))
+
+    async def _cancellation_feedback(
+        self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack
+    ) -> Response:
+        feedback, found = await read_document(request, DdiFeedback), await self._withdrawn(request, device)
+        cancels = feedback.cancels
+        if found is not None and cancels:  # a repeated feedback finds nothing to cancel
+            await self._reporting.cancelled(device.name, found, feedback.status.reason or CANCELED)
+        elif found is not None and cancels is False:
+            await self._reporting.goes_on(device.name, found)
         return Response(status_code=200)
 
     async def _files(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
-        return json_answer([_artifact(request, await self._fitting(request, device))])
+        return json_answer([_file_of(request, await self._fitting(request, device))])
 
     async def _file(self, request: Request, device: AdmittedDevice, opened: AsyncExitStack) -> Response:
         artefact = await self._fitting(request, device)
-        if request.path_params["file"] != artefact.manifest.name:
-            raise RequestRefused(404, f"the file of this update is {artefact.manifest.name}")
+        name, wanted = artefact.manifest.name, request.path_params["file"]
+        if wanted == f"{name}.MD5SUM":
+            return Response(f"{artefact.hashes[1]}  {name}\n", media_type="text/plain", headers=NEVER_CACHED)
+        if wanted != name:
+            raise RequestRefused(404, f"the file of this update is {name}")
         return await self._serving.image(request, device, artefact, opened)
 
-    def _of_action(self, request: Request, device: AdmittedDevice) -> HeldArtefact:
-        """Return the artefact of an action. Raises RequestRefused."""
-        action = request.path_params["action"]
-        for each in self._serving.of_device(device.name):
-            if str(each.number) == action:
-                return each
-        raise RequestRefused(404, f"no action {action[:20]} is here for {device.name[:64]}")
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _held(self, number: int, device: AdmittedDevice) -> HeldArtefact | None:
+        """Return the artefact of an action, if the device may have it."""
+        return next((each for each in self._serving.of_device(device.name) if each.number == number), None)
 
     async def _fitting(self, request: Request, device: AdmittedDevice) -> HeldArtefact:
         """Return the artefact of an action, if it is for the board and the version of the device."""
-        artefact = self._of_action(request, device)
-        if not fits(artefact, await self._serving.known(device.name)):
+        artefact = self._held(_number_of(request), device)
+        if artefact is None:
+            raise _unknown_action(request, device)
+        if not fits(artefact, await self._reporting.known(device.name)):
             raise RequestRefused(404, f"{artefact.manifest.label} is not for the board or the version of {device.name}")
         return artefact
 
+    def _installed_of(self, device: str, known: ReportedDevice) -> HeldArtefact | None:
+        """Return the last artefact that a device has installed, if it is still here."""
+        installed = (UpdateState.INSTALLED, UpdateState.HEALTHY)
+        numbers = {each.number: place for place, each in enumerate(known.reports) if each.state in installed}
+        found = [each for each in self._serving.of_device(device) if each.number in numbers]
+        return max(found, key=lambda each: numbers[each.number], default=None)
 
-def _artifact(request: Request, artefact: HeldArtefact) -> dict[str, Any]:
+    async def _withdrawn(self, request: Request, device: AdmittedDevice) -> KnownReport | None:
+        """Return the update to cancel, if it is that of the action."""
+        found = self._serving.withdrawn(device.name, await self._reporting.known(device.name))
+        return found if found is not None and found.number == _number_of(request) else None
+
+
+def _action_answer(request: Request, artefact: HeldArtefact, known: ReportedDevice) -> Response:
+    """Return the document of an update: one chunk with one file."""
+    manifest = artefact.manifest
+    chunk = DdiChunk(PART, manifest.version, manifest.name, [_file_of(request, artefact)])
+    history = history_of(known.about(manifest), request.query_params.get("actionHistory"))
+    return json_answer(DdiAction(str(artefact.number), DdiDeployment([chunk]), history))
+
+
+def _file_of(request: Request, artefact: HeldArtefact) -> DdiFile:
     """Return the file of an update."""
     manifest, (sha1, md5) = artefact.manifest, artefact.hashes
-    link = {"href": f"{_base(request)}/softwaremodules/{artefact.number}/artifacts/{manifest.name}"}
+    link = DdiLink(f"{_base(request)}/softwaremodules/{artefact.number}/artifacts/{manifest.name}")
     name = "download" if request.url.scheme == "https" else "download-http"
-    return {
-        "filename": manifest.name,
-        "hashes": {"sha1": sha1, "md5": md5, "sha256": manifest.digest},
-        "size": manifest.size,
-        "_links": {"download-http": link} | {name: link},
-    }
+    links = {"download-http": link} | {name: link}
+    return DdiFile(manifest.name, DdiHashes(sha1, md5, manifest.digest), manifest.size, links)
+
+
+def _number_of(request: Request) -> int:
+    """Return the number of the action in the path; 0 for none."""
+    action: str = request.path_params["action"]
+    return int(action) if action.isascii() and action.isdecimal() and len(action) <= ACTION_DIGITS_MAX else 0
+
+
+def _unknown_action(request: Request, device: AdmittedDevice) -> RequestRefused:
+    action = request.path_params["action"]
+    return RequestRefused(404, f"no action {action[:20]} is here for {device.name[:64]}")
 
 
 def _controller_of(request: Request) -> str:
@@ -194,14 +232,6 @@ def _base(request: Request) -> str:
     """Return the URL of the controller, as the client knows it."""
     head, _, _ = str(request.url.replace(query="", fragment="")).partition("/controller/v1/")
     return f"{head}/controller/v1/{request.path_params['controller']}"
-
-
-async def _read(request: Request, kind: type[Any]) -> Any:
-    body = await read_body(request, FEEDBACK_BYTES_MAX, "the body")
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise RequestRefused(400, f"the body is not valid: {error}") from None
 
 
 def _accept_target_token(request: Request) -> None:

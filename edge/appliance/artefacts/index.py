@@ -1,7 +1,8 @@
 """Index of the artefacts of a gateway: a SQLite database in their folder.
 
 A row is made when a manifest is accepted, and says when its image was verified. Rows of artefacts that were held once
-stay after they are no longer wanted: a lower sequence of their name is a downgrade, unless it was held before.
+stay when they are not wanted any more: a lower sequence of their name is a downgrade, unless it was held before. A
+version that was signed again has two rows, until the new image is verified: the old one is superseded, and served.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.limits import NAMES_MAX, REMEMBERED_MAX
 
 FILE: Final = "index.db"
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the file's layout; a newer program writes a higher number."""
 
 _SCHEMA: Final = """
@@ -36,17 +37,28 @@ CREATE TABLE artefacts (
     wrong INTEGER NOT NULL DEFAULT 0,
     sha1 TEXT NOT NULL DEFAULT '',
     md5 TEXT NOT NULL DEFAULT '',
-    UNIQUE (name, version)
+    superseded INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (name, version, superseded)
 );
 CREATE TABLE sequences (name TEXT NOT NULL UNIQUE, sequence INTEGER NOT NULL);
 """
 _ALL: Final = (
-    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5 FROM artefacts ORDER BY id"
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5, superseded FROM artefacts"
+    " ORDER BY id"
 )
 _ONE: Final = (
-    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5 FROM artefacts"
-    " WHERE name = ? AND version = ?"
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5, superseded FROM artefacts"
+    " WHERE name = ? AND version = ? AND superseded = 0"
 )
+_NUMBERED: Final = (
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5, superseded FROM artefacts"
+    " WHERE id = ?"
+)
+_BEFORE: Final = (
+    "SELECT id, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5, superseded FROM artefacts"
+    " WHERE name = ? AND version = ? AND superseded != 0 AND stored ORDER BY id DESC LIMIT 1"
+)
+_NAMES: Final = "SELECT count(*) FROM (SELECT name FROM sequences UNION SELECT name FROM artefacts)"
 
 
 class IndexedArtefact(NamedTuple):
@@ -68,6 +80,8 @@ class IndexedArtefact(NamedTuple):
     sha1: str
     """Checksums of the image that old clients compare, hexadecimal; empty before it was stored."""
     md5: str
+    superseded: bool = False
+    """The version was signed again with another image; this one is served until that one is verified."""
 
     @property
     def manifest(self) -> ArtefactManifest:
@@ -104,6 +118,24 @@ class ArtefactIndex:
             found = self._connection.execute(_ONE, (name, version)).fetchone()
         return None if found is None else _artefact(found)
 
+    def of_number(self, number: int) -> IndexedArtefact | None:
+        """Return the artefact of a number; None if it is unknown."""
+        with self._errors():
+            found = self._connection.execute(_NUMBERED, (number,)).fetchone()
+        return None if found is None else _artefact(found)
+
+    def before(self, name: str, version: str) -> IndexedArtefact | None:
+        """Return the superseded artefact of a version that still has its image; None without one."""
+        with self._errors():
+            found = self._connection.execute(_BEFORE, (name, version)).fetchone()
+        return None if found is None else _artefact(found)
+
+    def remembers(self, name: str) -> bool:
+        """Return whether a name is known, or may be added: `NAMES_MAX` are remembered, and none is ever forgotten."""
+        with self._errors():
+            known = self._connection.execute("SELECT 1 FROM sequences WHERE name = ?", (name,)).fetchone()
+            return known is not None or self._connection.execute(_NAMES).fetchone()[0] < NAMES_MAX
+
     def highest_held(self, name: str) -> int | None:
         """Return the highest sequence of a name that was held; None without one."""
         with self._errors():
@@ -113,8 +145,12 @@ class ArtefactIndex:
         return None if found is None else int(found)
 
     def add(self, manifest: ArtefactManifest, envelope: bytes) -> None:
-        """Add an artefact, or replace the one of the same name and version."""
-        with self._errors():
+        """Add an artefact. One of the same name and version is superseded if its image is here, and replaced if not."""
+        with self._errors(), self._transaction():
+            self._connection.execute(
+                "UPDATE artefacts SET superseded = id WHERE name = ? AND version = ? AND superseded = 0 AND stored",
+                (manifest.name, manifest.version),
+            )
             self._connection.execute(
                 "REPLACE INTO artefacts (name, version, sequence, size, envelope) VALUES (?, ?, ?, ?, ?)",
                 (manifest.name, manifest.version, manifest.sequence, manifest.size, envelope),
@@ -153,12 +189,8 @@ class ArtefactIndex:
             self._update("DELETE FROM artefacts WHERE id = ?", artefact)
 
     def trim(self) -> None:
-        """Forget the oldest remembered artefacts beyond `REMEMBERED_MAX`, and names beyond `NAMES_MAX`."""
+        """Forget the oldest remembered artefacts beyond `REMEMBERED_MAX`; the sequences of their names stay."""
         with self._errors():
-            self._connection.execute(
-                "DELETE FROM sequences WHERE rowid NOT IN (SELECT rowid FROM sequences ORDER BY rowid DESC LIMIT ?)",
-                (NAMES_MAX,),
-            )
             self._connection.execute(
                 "DELETE FROM artefacts WHERE NOT stored AND held AND id NOT IN"
                 " (SELECT id FROM artefacts ORDER BY id DESC LIMIT ?)",
@@ -183,9 +215,10 @@ class ArtefactIndex:
         return translated_errors(self._path)
 
 
-def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int, str, str]) -> IndexedArtefact:
-    number, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5 = row
-    return IndexedArtefact(number, name, version, sequence, size, envelope, bool(stored), bool(held), wrong, sha1, md5)
+def _artefact(row: tuple[int, str, str, int, int, bytes, int, int, int, str, str, int]) -> IndexedArtefact:
+    number, name, version, sequence, size, envelope, stored, held, wrong, sha1, md5, superseded = row
+    flags = bool(stored), bool(held)
+    return IndexedArtefact(number, name, version, sequence, size, envelope, *flags, wrong, sha1, md5, bool(superseded))
 
 
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:

@@ -47,6 +47,7 @@ from edge.output.text import line
 if TYPE_CHECKING:
     from edge.appliance.artefacts.hub_client import ArtefactHub
     from edge.appliance.artefacts.library import ArtefactLibrary, ArtefactTask, HeldArtefact
+    from edge.appliance.artefacts.reports import ReportedArtefact
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,14 @@ class ArtefactKeeper:
     def loaded(self) -> bool:
         """True when `known` is complete for the configuration."""
         return self._spec is None or (self._library is not None and not self._stale)
+
+    async def remembered_version(self, name: str, version: str) -> ReportedArtefact | None:
+        """Return an artefact that is, or was, here by its name and version; None if it is unknown."""
+        return await self._remembered(lambda library: library.remembered_version(name, version))
+
+    async def remembered_number(self, number: int) -> ReportedArtefact | None:
+        """Return an artefact that is, or was, here by its number; None if it is unknown."""
+        return await self._remembered(lambda library: library.remembered_number(number))
 
     @contextlib.contextmanager
     def reading(self, number: int) -> Iterator[None]:
@@ -457,6 +466,16 @@ class ArtefactKeeper:
             return None
         hub.abort()
         return self._network.submit(hub.close)
+
+    async def _remembered(self, find: Callable[[ArtefactLibrary], ReportedArtefact | None]) -> ReportedArtefact | None:
+        library = self._library
+        if library is None or self._stopped:
+            return None
+        try:
+            return await self._run(lambda: find(library))
+        except OSError as error:  # also when it was closed meanwhile
+            log.info("artefacts: a former one cannot be looked up: %s", error)
+            return None
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run `work` on the thread of the files."""

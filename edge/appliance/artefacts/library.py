@@ -18,11 +18,13 @@ from bridge.artefacts.verification import check_board, verify_manifest
 from edge.appliance.artefacts.index import IndexedArtefact
 from edge.appliance.artefacts.limits import (
     FAILURES_SHOWN,
+    MANIFEST_CHECK_S,
     REFUSED_RETRY_S,
     RETRY_S,
     WRONG_IMAGES_MAX,
     WRONG_RETRY_S,
 )
+from edge.appliance.artefacts.reports import ReportedArtefact
 from edge.appliance.artefacts.storage import ArtefactStorage, OldHashes
 from edge.configuration.resources import ArtefactPart, ArtefactsSpec
 
@@ -45,6 +47,11 @@ class HeldArtefact(NamedTuple):
     """False while its image is being fetched."""
     hashes: tuple[str, str] = ("", "")
     """SHA-1 and MD5 of the image, for old clients."""
+
+    @property
+    def reported(self) -> ReportedArtefact:
+        """The artefact, for reports."""
+        return _reported(self.number, self.manifest)
 
 
 class ArtefactTrouble(NamedTuple):
@@ -75,6 +82,13 @@ class ArtefactTask(NamedTuple):
         return self.artefact is not None and self.start >= self.artefact.size
 
 
+class _Superseded(NamedTuple):
+    """Artefact of a version that was signed again, and its form for devices."""
+
+    artefact: IndexedArtefact
+    served: HeldArtefact
+
+
 class ArtefactLibrary:
     """Artefacts of one gateway. Methods raise OSError; times are monotonic seconds, except `utc_s`."""
 
@@ -87,6 +101,8 @@ class ArtefactLibrary:
         self._refused: dict[Key, ArtefactTrouble] = {}
         self._verified: dict[int, tuple[bytes, ArtefactManifest | ArtefactTrouble]] = {}
         """Manifest and result of its verification by the number of the artefact, until the configuration changes."""
+        self._check_at: dict[Key, float] = {}
+        """Time at which the manifest of a held artefact is fetched again."""
         self._wrong_until: dict[int, float] = {}
         """Time at which an image that was wrong is fetched again, by the number of the artefact."""
         self.held: Mapping[Key, HeldArtefact] = {}
@@ -114,32 +130,36 @@ class ArtefactLibrary:
         limit. `utc_s`: UTC seconds; None while the clock may be wrong."""
         known: dict[Key, HeldArtefact] = {}
         troubles = dict(self._refused)
-        manifests, images = list[ArtefactTask](), list[tuple[int, ArtefactTask]]()
+        manifests, images, checks = list[ArtefactTask](), list[tuple[int, ArtefactTask]](), list[ArtefactTask]()
         room = self._spec.storage_bytes
         for wanted in self._spec.artefacts:
             artefact = self._storage.get(*wanted.key)
             if artefact is None:
                 manifests.append(ArtefactTask(wanted, None))
                 continue
+            stored = artefact.stored and not self._storage.missing(artefact)
+            before = None if stored else self._before(wanted, now, utc_s)
+            if before is not None:
+                known[wanted.key] = before.served
             manifest = self._check(artefact, wanted, now, utc_s)
             if isinstance(manifest, ArtefactTrouble):
                 troubles[wanted.key] = manifest
                 manifests.append(ArtefactTask(wanted, None))
                 continue
             room -= artefact.size
-            stored = artefact.stored and not self._storage.missing(artefact)
-            known[wanted.key] = HeldArtefact(
-                artefact.id,
-                wanted,
-                manifest,
-                artefact.envelope,
-                self._storage.image(artefact),
-                stored,
-                (artefact.sha1, artefact.md5),
-            )
-            if stored:
-                continue
             task = ArtefactTask(wanted, artefact, self._storage.have(artefact))
+            if before is not None and _needs_place_of(before.artefact.size, artefact.size - task.start, room, free):
+                self._storage.evict(before.artefact)
+                free = None if free is None else free + before.artefact.size
+                before = None
+            if before is not None:
+                room -= before.artefact.size
+            else:
+                known[wanted.key] = self._held(artefact, wanted, manifest, stored=stored)
+            if stored:
+                if now >= self._check_at.setdefault(wanted.key, now + MANIFEST_CHECK_S):
+                    checks.append(ArtefactTask(wanted, None))
+                continue
             if room < 0:
                 troubles[wanted.key] = ArtefactTrouble("all images together exceed storage.bytes of the Artefacts")
             elif free is not None and artefact.size - task.start > free:
@@ -148,12 +168,13 @@ class ArtefactLibrary:
                 images.append((artefact.sequence, task))
         self.held = {key: each for key, each in known.items() if each.stored}
         self.known, self.troubles = known, troubles
-        ordered = [*manifests, *(task for _, task in sorted(images, key=lambda each: each[0]))]
+        ordered = [*manifests, *(task for _, task in sorted(images, key=lambda each: each[0])), *checks]
         return next((task for task in ordered if self._failures.get(task.key, (0, now))[1] <= now), None)
 
     def take_manifest(self, task: ArtefactTask, envelope: bytes, now: float, utc_s: float | None) -> None:
         """Verify a manifest and accept it, or note why it is refused."""
         wanted = task.wanted
+        self._check_at.pop(task.key, None)
         try:
             manifest = verify_manifest(envelope, self._keys, utc_s)
             if (manifest.name, manifest.version) != task.key:
@@ -206,10 +227,23 @@ class ArtefactLibrary:
 
     def fail(self, task: ArtefactTask, why: str, now: float, *, shown: bool) -> None:
         """Note that a request failed. `shown`: it is a problem at once, and not only after some failures."""
+        if task.artefact is None and task.key in self.held:  # it is only checked: what is here stays good
+            self._check_at[task.key] = now + RETRY_S[-1]
+            return
         failures = self._failures.get(task.key, (0, 0.0))[0] + 1
         self._failures[task.key] = failures, now + RETRY_S[min(failures, len(RETRY_S)) - 1]
         if shown or failures >= FAILURES_SHOWN:
             self._refused[task.key] = ArtefactTrouble(why)
+
+    def remembered_version(self, name: str, version: str) -> ReportedArtefact | None:
+        """Return an artefact that is, or was, here by its name and version; None if it is unknown."""
+        found = self._storage.get(name, version)
+        return None if found is None else _reported(found.id, found.manifest)
+
+    def remembered_number(self, number: int) -> ReportedArtefact | None:
+        """Return an artefact that is, or was, here by its number; None if it is unknown."""
+        found = self._storage.of_number(number)
+        return None if found is None else _reported(found.id, found.manifest)
 
     def evict(self, served_at: Mapping[int, float], reading: Container[int]) -> int | None:
         """Delete one image, a download in progress first, then the one served longest ago, and one that devices read at
@@ -223,6 +257,20 @@ class ArtefactLibrary:
         return chosen.id
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _before(self, wanted: ArtefactPart, now: float, utc_s: float | None) -> _Superseded | None:
+        """Return the artefact that is served until the present image of its version is verified; None without one."""
+        artefact = self._storage.before(*wanted.key)
+        manifest = None if artefact is None else self._check(artefact, wanted, now, utc_s)
+        if artefact is None or not isinstance(manifest, ArtefactManifest):
+            return None
+        return _Superseded(artefact, self._held(artefact, wanted, manifest, stored=True))
+
+    def _held(
+        self, artefact: IndexedArtefact, wanted: ArtefactPart, manifest: ArtefactManifest, *, stored: bool
+    ) -> HeldArtefact:
+        image, hashes = self._storage.image(artefact), (artefact.sha1, artefact.md5)
+        return HeldArtefact(artefact.id, wanted, manifest, artefact.envelope, image, stored, hashes)
 
     def _check(
         self, artefact: IndexedArtefact, wanted: ArtefactPart, now: float, utc_s: float | None
@@ -256,6 +304,17 @@ class ArtefactLibrary:
     def _succeed(self, task: ArtefactTask) -> None:
         self._failures.pop(task.key, None)
         self._refused.pop(task.key, None)
+
+
+def _reported(number: int, manifest: ArtefactManifest) -> ReportedArtefact:
+    return ReportedArtefact(manifest.name, manifest.version, manifest.digest, manifest.sequence, number)
+
+
+def _needs_place_of(before: int, missing: int, room: int, free: int | None) -> bool:
+    """Return whether an image has room only in the place of the one before it. `before`: bytes of that one; `missing`:
+    bytes to fetch; `room`: bytes that are left of all that images may have; `free`: those of the card."""
+    short = room < before or (free is not None and missing > free)
+    return short and room >= 0 and (free is None or missing <= free + before)
 
 
 def _check_boards(manifest: ArtefactManifest, wanted: ArtefactPart) -> None:

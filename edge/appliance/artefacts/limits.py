@@ -40,6 +40,10 @@ WRONG_RETRY_S: Final = 86_400.0
 REFUSED_RETRY_S: Final = 3_600.0
 """Pause before the manifest of a refused artefact is fetched again: it costs some 500 bytes, and may be another one."""
 
+MANIFEST_CHECK_S: Final = 6 * 3_600.0
+"""Interval at which the manifest of a held artefact is fetched again, as its version may have been signed again: 120 KB
+a month, and also once a day at a gateway that is off at night."""
+
 WRONG_IMAGES_MAX: Final = 2
 """Images with a wrong checksum after which an artefact is refused: one may be damaged by a power cut."""
 
@@ -58,7 +62,8 @@ WAIT_S_MIN: Final = 0.001
 """Shortest wait for a rate, as rounding may leave one of zero."""
 
 NAMES_MAX: Final = 10_000
-"""Names of artefacts of which the highest sequence is remembered: 1 MB. The oldest are forgotten."""
+"""Names of artefacts of which the highest sequence is remembered: 1 MB. None is forgotten, as a downgrade of it would
+be accepted then; an artefact of a further name is refused."""
 
 REOPEN_S: Final = 60.0
 """Pause before the folder or the index is opened again after an error of the card."""
@@ -82,7 +87,18 @@ REPORTS_MAX: Final = 200_000
 """Reports of devices that are kept, 20 MB: four artefacts for each of 50 000 devices."""
 
 REPORTS_DROPPED: Final = 1_000
-"""Oldest reports that are dropped at once at the limit. Their devices may be offered the artefact again."""
+"""Oldest reports that are dropped at once at a limit, or half if there are fewer. Their devices may be offered the
+artefact again."""
+
+REPORTS_BYTES_MAX: Final = 64 * MIB
+"""Bytes of the database of reports: 200 000 rows of usual length. Rows of the longest names and reasons have 3 KB, and
+the oldest of them are dropped before."""
+
+DEVICE_REPORTS_MAX: Final = 256
+"""Reports of one device that are kept, four for each artefact of a gateway: one device never displaces all others."""
+
+HISTORY_CHARACTERS_MAX: Final = 1_024
+"""Characters of the earlier reports of a device about an artefact: some ten lines for `actionHistory`."""
 
 REASON_CHARACTERS_MAX: Final = 512
 """Characters of the reason in a report: some lines of a log."""
@@ -90,5 +106,5 @@ REASON_CHARACTERS_MAX: Final = 512
 POLL_S: Final = 300
 """Interval of polls in the answers to DDI clients, as usual at hawkBit. 5 000 devices make 17 requests a second."""
 
-FEEDBACK_BYTES_MAX: Final = 64 << 10
-"""Bytes of a feedback or of attributes of a DDI client: some hundred lines of a log."""
+ACTION_DIGITS_MAX: Final = 18
+"""Digits of the number of an action: SQLite has 64-bit numbers."""

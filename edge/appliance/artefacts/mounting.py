@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.keeper import ArtefactKeeper
+from edge.appliance.artefacts.reporting import UpdateReporting
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
 from edge.appliance.artefacts.serving import ArtefactServing
 from edge.broker.http.access import HttpAccess
@@ -30,6 +31,6 @@ def artefact_routes(
 
         if isinstance(api, HonoApi):
             devices = ReportingHonoDevices(api, service, access)
-    serving = ArtefactServing(data, keeper, devices)
+    serving = ArtefactServing(keeper, UpdateReporting(data, keeper, devices))
     keeper.call_when_stopped(serving.close)
     return [*DeviceArtefactApi(serving, devices).routes, *DdiApi(serving, devices).routes]

@@ -16,21 +16,35 @@ import msgspec
 
 from bridge.artefacts.limits import NAME_LENGTH_MAX
 from edge.appliance.artefacts.database import open_or_replace, require_intact, translated_errors
-from edge.appliance.artefacts.limits import REASON_CHARACTERS_MAX, REPORTS_DROPPED, REPORTS_MAX
+from edge.appliance.artefacts.limits import (
+    DEVICE_REPORTS_MAX,
+    HISTORY_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+    REPORTS_BYTES_MAX,
+    REPORTS_DROPPED,
+    REPORTS_MAX,
+)
 
 if TYPE_CHECKING:
     from bridge.artefacts.manifest import ArtefactManifest
 
 FILE: Final = "reports.db"
+FORMAT: Final = 2
+"""Version of the file's layout. A file of another one is replaced: devices report again."""
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS reports (
+CREATE TABLE reports (
     device TEXT NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL, digest TEXT NOT NULL, sequence INTEGER NOT NULL,
-    state TEXT NOT NULL, published INTEGER NOT NULL, UNIQUE (device, name, version)
+    state TEXT NOT NULL, published INTEGER NOT NULL, number INTEGER NOT NULL, goes_on INTEGER NOT NULL,
+    history TEXT NOT NULL, UNIQUE (device, name, version)
 );
-CREATE TABLE IF NOT EXISTS devices (device TEXT NOT NULL UNIQUE, board TEXT NOT NULL, version TEXT NOT NULL);
+CREATE TABLE devices (device TEXT NOT NULL UNIQUE, board TEXT NOT NULL, version TEXT NOT NULL);
 """
 _REPORTS_TRIM: Final = "DELETE FROM reports WHERE rowid IN (SELECT rowid FROM reports ORDER BY rowid LIMIT ?)"
 _DEVICES_TRIM: Final = "DELETE FROM devices WHERE rowid IN (SELECT rowid FROM devices ORDER BY rowid LIMIT ?)"
+_DEVICE_TRIM: Final = (
+    "DELETE FROM reports WHERE device = ? AND rowid NOT IN"
+    " (SELECT rowid FROM reports WHERE device = ? ORDER BY rowid DESC LIMIT ?)"
+)
 
 
 class UpdateState(enum.Enum):
@@ -57,6 +71,8 @@ class UpdateReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     state: UpdateState
     reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)] = ""
     """Reason of a failure."""
+    sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?\\Z")] = ""
+    """SHA-256 of the image, hexadecimal; empty: that of the present image of this version."""
 
 
 class UpdateMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,17 +85,46 @@ class UpdateMessage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class ReportedArtefact(NamedTuple):
+    """Artefact of a report. The gateway may have it no longer, or may never have had it."""
+
+    name: str
+    version: str
+    digest: str = ""
+    """SHA-256 of its image: a version that was signed again is another artefact. Empty: unknown."""
+    sequence: int = 0
+    """0: unknown."""
+    number: int = 0
+    """Number at this gateway; 0: unknown."""
+
+    @property
+    def label(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}"
+
+
 class KnownReport(NamedTuple):
     """Last report of a device about one artefact."""
 
     name: str
     version: str
     digest: str
-    """SHA-256 of its image: a version that was signed again is another artefact."""
+    """As in `ReportedArtefact`."""
     sequence: int
     state: UpdateState
     published: bool
     """The message was taken."""
+    number: int = 0
+    """As in `ReportedArtefact`."""
+    goes_on: bool = False
+    """The device has refused to cancel this update."""
+    history: str = ""
+    """Its reports so far, one a line, the newest first."""
+
+    @property
+    def artefact(self) -> ReportedArtefact:
+        """Artefact that it is about."""
+        return ReportedArtefact(self.name, self.version, self.digest, self.sequence, self.number)
 
 
 class ReportedDevice(NamedTuple):
@@ -92,10 +137,18 @@ class ReportedDevice(NamedTuple):
     reports: tuple[KnownReport, ...] = ()
     """The oldest first."""
 
-    def about(self, manifest: ArtefactManifest) -> KnownReport | None:
+    def about(self, artefact: ReportedArtefact | ArtefactManifest) -> KnownReport | None:
         """Return the report about an artefact; None without one."""
-        mine = (manifest.name, manifest.version, manifest.digest)
+        mine = (artefact.name, artefact.version, artefact.digest)
         return next((each for each in self.reports if each[:3] == mine), None)
+
+    def of_version(self, name: str, version: str) -> KnownReport | None:
+        """Return the report about an artefact of this name and version; None without one."""
+        return next((each for each in self.reports if each[:2] == (name, version)), None)
+
+    def of_number(self, number: int) -> KnownReport | None:
+        """Return the report about the artefact of this number; None without one."""
+        return next((each for each in self.reports if each.number == number), None)
 
     def installed(self, name: str) -> str | None:
         """Return the version that the device runs, by its last report about this name, or by its attributes; None:
@@ -139,7 +192,8 @@ class DeviceReports:
         """Return what a device has reported."""
         with self._errors():
             rows = self._connection.execute(
-                "SELECT name, version, digest, sequence, state, published FROM reports WHERE device = ? ORDER BY rowid",
+                "SELECT name, version, digest, sequence, state, published, number, goes_on, history FROM reports"
+                " WHERE device = ? ORDER BY rowid",
                 (device,),
             ).fetchall()
             said = self._connection.execute("SELECT board, version FROM devices WHERE device = ?", (device,)).fetchone()
@@ -147,14 +201,18 @@ class DeviceReports:
         return ReportedDevice(board, version, tuple(map(_report, rows)))
 
     def put(self, device: str, report: KnownReport) -> None:
-        """Record a report. The oldest are dropped beyond `REPORTS_MAX`."""
+        """Record a report. The oldest are dropped beyond `REPORTS_MAX`, those of a device beyond
+        `DEVICE_REPORTS_MAX`, and all together beyond `REPORTS_BYTES_MAX`."""
         with self._errors():
+            row = report._replace(history=report.history[:HISTORY_CHARACTERS_MAX])
             self._connection.execute(
-                "REPLACE INTO reports (device, name, version, digest, sequence, state, published)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (device, *report[:4], report.state.value, report.published),
+                "REPLACE INTO reports"
+                " (device, name, version, digest, sequence, state, published, number, goes_on, history)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (device, *row[:4], row.state.value, *row[5:]),
             )
-            self._trim("SELECT count(*) FROM reports", _REPORTS_TRIM)
+            self._connection.execute(_DEVICE_TRIM, (device, device, DEVICE_REPORTS_MAX))
+            self._trim()
 
     def expect_again(self, device: str, report: KnownReport) -> None:
         """Note that a device reports again about an artefact that it had ended: its next end is another message."""
@@ -164,27 +222,64 @@ class DeviceReports:
                 (device, report.name, report.version),
             )
 
+    def forget(self, device: str, report: KnownReport) -> None:
+        """Forget a report, so that its artefact may be offered again."""
+        with self._errors():
+            self._connection.execute(
+                "DELETE FROM reports WHERE device = ? AND name = ? AND version = ?",
+                (device, report.name, report.version),
+            )
+
+    def mark_going_on(self, device: str, report: KnownReport) -> None:
+        """Record that a device does not cancel an update."""
+        with self._errors():
+            self._connection.execute(
+                "UPDATE reports SET goes_on = 1 WHERE device = ? AND name = ? AND version = ?",
+                (device, report.name, report.version),
+            )
+
     def put_device(self, device: str, board: str, version: str) -> None:
         """Record the attributes of a device: its board and version."""
         with self._errors():
             row = (device, board[:NAME_LENGTH_MAX], version[:NAME_LENGTH_MAX])
             self._connection.execute("REPLACE INTO devices (device, board, version) VALUES (?, ?, ?)", row)
-            self._trim("SELECT count(*) FROM devices", _DEVICES_TRIM)
+            self._trim()
 
-    def _trim(self, count: str, trim: str) -> None:
-        (rows,) = self._connection.execute(count).fetchone()
-        if rows > REPORTS_MAX:
-            self._connection.execute(trim, (REPORTS_DROPPED,))
+    def _trim(self) -> None:
+        """Drop the oldest rows of the table with more of them while a limit is exceeded."""
+        while True:
+            reports = self._number("SELECT count(*) FROM reports")
+            devices = self._number("SELECT count(*) FROM devices")
+            if max(reports, devices) <= REPORTS_MAX and self._used_bytes() <= REPORTS_BYTES_MAX:
+                return
+            trim = _REPORTS_TRIM if reports >= devices else _DEVICES_TRIM
+            dropped = min(REPORTS_DROPPED, -(-max(reports, devices) // 2))
+            if not self._connection.execute(trim, (dropped,)).rowcount:
+                return
+
+    def _number(self, question: str) -> int:
+        return int(self._connection.execute(question).fetchone()[0])
+
+    def _used_bytes(self) -> int:
+        """Return the bytes of the file without its free pages, which are used again."""
+        used = self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
+        return used * self._number("PRAGMA page_size")
 
     def _errors(self) -> AbstractContextManager[None]:
         return translated_errors(self._path)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.executescript(_SCHEMA)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if not tables:
+        connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
+    elif version != FORMAT:
+        raise sqlite3.DatabaseError("another format")
     require_intact(connection)
 
 
-def _report(row: tuple[str, str, str, int, str, int]) -> KnownReport:
-    name, version, digest, sequence, state, published = row
-    return KnownReport(name, version, digest, sequence, UpdateState(state), bool(published))
+def _report(row: tuple[str, str, str, int, str, int, int, int, str]) -> KnownReport:
+    name, version, digest, sequence, state, published, number, goes_on, history = row
+    flags = UpdateState(state), bool(published)
+    return KnownReport(name, version, digest, sequence, *flags, number, bool(goes_on), history)

@@ -83,7 +83,7 @@ class DeviceRequests:
 
         async def behind(request: Request) -> Response:
             async with AsyncExitStack() as opened:
-                admitted = self._gate.admitted(request, device_of(request), self._serving.report_address)
+                admitted = self._gate.admitted(request, device_of(request), self._serving.reporting.address)
                 device = await opened.enter_async_context(admitted)
                 return DeviceAnswer(await answer(request, device, opened), opened.pop_all())
 
@@ -146,8 +146,9 @@ class DeviceArtefactApi:
         return Response(artefact.envelope, media_type=CONTENT_TYPE, headers=NEVER_CACHED)
 
     async def _report(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
-        artefact = self._find(request, device)
-        taken = await self._serving.report(device.name, artefact, await read_document(request, UpdateReport))
+        report, place = await read_document(request, UpdateReport), request.path_params
+        artefact = await self._serving.reported(device.name, place["name"], place["version"], report.sha256)
+        taken = await self._serving.reporting.report(device.name, artefact, report)
         return Response(status_code=202, headers=None if taken else NO_SUBSCRIBERS)
 
     def _find(self, request: Request, device: AdmittedDevice) -> HeldArtefact:
@@ -157,7 +158,7 @@ class DeviceArtefactApi:
         """Return the artefact of a request. Raises RequestRefused for one that is made for another board or version, as
         far as the device says its own in the request or has reported it."""
         artefact, said = self._find(request, device), request.query_params
-        known = await self._serving.known(device.name)
+        known = await self._serving.reporting.known(device.name)
         installed = said.get("installed") or known.installed(artefact.manifest.name)
         why = refusal_of(artefact, said.get("board") or known.board, installed)
         if why is not None:

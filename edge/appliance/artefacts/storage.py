@@ -3,7 +3,8 @@
 ``ID.part`` is a download: its length is the place to continue. A complete one is verified, made durable, renamed to
 ``ID.image``, and then marked as stored in the index. A process that was killed between two of these steps finds the
 file in the state of the last one, and continues: an image that is not marked is verified again, and a marked one
-without a file is fetched again. It blocks: use it from one thread at a time.
+without a file is fetched again. When a version was signed again with another image, the old one stays until the new one
+is stored. It blocks: use it from one thread at a time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Self
 
+from bridge.artefacts.faults import ArtefactFault, ArtefactRefused
 from bridge.artefacts.limits import READ_BYTES
 from bridge.artefacts.manifest import ArtefactManifest
 from bridge.artefacts.verification import ImageVerifier, check_sequence
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact
-from edge.appliance.artefacts.limits import SYNC_BYTES
+from edge.appliance.artefacts.limits import NAMES_MAX, SYNC_BYTES
 from edge.broker.security.private_file import FOLDER_MODE, sync_folder
 
 FOLDER: Final = "artefacts"
@@ -72,12 +74,21 @@ class ArtefactStorage:
         """Return an artefact with an accepted manifest; None if it has none."""
         return self._index.get(name, version)
 
+    def of_number(self, number: int) -> IndexedArtefact | None:
+        """Return the artefact of a number; None if it is unknown."""
+        return self._index.of_number(number)
+
+    def before(self, name: str, version: str) -> IndexedArtefact | None:
+        """Return the artefact with an image that the present one of this version is to replace; None without one."""
+        found = self._index.before(name, version)
+        return None if found is None or self.missing(found) else found
+
     def image(self, artefact: IndexedArtefact) -> Path:
         """Return the path of the verified image."""
         return self._folder / f"{artefact.id}.image"
 
     def accept(self, manifest: ArtefactManifest, envelope: bytes) -> None:
-        """Accept a verified manifest. Raises `ArtefactRefused` for a downgrade."""
+        """Accept a verified manifest. Raises `ArtefactRefused` for a downgrade, and for one name too many."""
         before = self._index.get(manifest.name, manifest.version)
         if before is not None and before.envelope == envelope:
             return
@@ -85,7 +96,10 @@ class ArtefactStorage:
             self._index.replace_envelope(before, envelope)
             return
         check_sequence(manifest, self._index.highest_held(manifest.name))
-        if before is not None:
+        if before is None and not self._index.remembers(manifest.name):
+            words = f"{NAMES_MAX} names of artefacts are remembered here, and {manifest.name} is not one of them"
+            raise ArtefactRefused(ArtefactFault.TOO_MANY_NAMES, words)
+        if before is not None and not before.stored:
             self._delete(before)
         self._index.add(manifest, envelope)
 
@@ -119,12 +133,13 @@ class ArtefactStorage:
         return image if image.exists() else self._part_path(artefact)
 
     def keep_verified(self, artefact: IndexedArtefact, hashes: OldHashes) -> None:
-        """Mark an image that `verify_file` has accepted as stored."""
+        """Mark an image that `verify_file` has accepted as stored, and delete the one that it replaces."""
         image = self.image(artefact)
         if not image.exists():
             self._part_path(artefact).rename(image)
         sync_folder(self._folder)
         self._index.mark_stored(artefact, *hashes)
+        self._delete_superseded()
 
     def drop_wrong(self, artefact: IndexedArtefact) -> None:
         """Delete an image with a wrong checksum, and count it."""
@@ -160,7 +175,7 @@ class ArtefactStorage:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        """Delete files without a row, and find out which images are gone."""
+        """Delete files without a row and images that were replaced, and find out which images are gone."""
         known = {artefact.id for artefact in self._index}
         for path in self._folder.iterdir():
             found = _FILE.fullmatch(path.name)
@@ -169,6 +184,17 @@ class ArtefactStorage:
         for artefact in self._index:
             if artefact.stored:
                 self.missing(artefact)
+        self._delete_superseded()
+
+    def _delete_superseded(self) -> None:
+        """Delete images that the stored one of their version has replaced. Downloads that have one open go on."""
+        stored = [each for each in self._index if each.stored]
+        current = {(each.name, each.version) for each in stored if not each.superseded}
+        for each in stored:
+            if each.superseded and (each.name, each.version) in current:
+                self._delete(each)
+                with contextlib.suppress(IndexUnusable):  # an image without a file counts as missing anyway
+                    self._index.mark_missing(each)
 
     def _delete(self, artefact: IndexedArtefact) -> None:
         if self._part is not None and self._part[0] == artefact.id:

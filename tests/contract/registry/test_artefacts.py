@@ -174,3 +174,17 @@ def test_keys(tables: RegisteredArtefacts) -> None:
     tables.remove_key("acme", "b")
     with pytest.raises(UnknownArtefact):
         tables.remove_key("acme", "b")
+
+
+def test_names_have_a_limit_and_stay_known(tables: RegisteredArtefacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TENANT_ARTEFACT_NAMES_MAX", 2)
+    assert limits.TENANT_ARTEFACT_NAMES_MAX == 10_000
+    stored(tables, row(5, name="removed"))
+    tables.end_removal(tables.begin_removal("acme", "removed", "1.5"))
+    tables.add(row(1, name="waiting"))
+    with pytest.raises(ArtefactsFull):
+        tables.add(row(1, name="third"))
+    with pytest.raises(ArtefactRefused):
+        tables.add(row(4, name="removed"))
+    stored(tables, row(6, name="removed"))
+    stored(tables, row(1, name="third", tenant="other"))

@@ -10,18 +10,20 @@ import pytest
 
 from bridge.artefacts.faults import ArtefactFault
 from bridge.pace import Pacer, PaceSettings
-from edge.appliance.artefacts.keeper import CardRoom
+from edge.appliance.artefacts import index
+from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom
 from edge.appliance.artefacts.limits import (
     EVICTION_MARGIN_BYTES,
     FETCH_MARGIN_BYTES,
     HEADER_BYTES,
+    MANIFEST_CHECK_S,
     RANGE_BYTES,
     REFUSED_RETRY_S,
     WRONG_IMAGES_MAX,
 )
 from tests.support.artefact_gateway import NOON, ArtefactGateway
 from tests.support.artefact_hub import ArtefactHubServer
-from tests.support.artefacts import IMAGE, OTHER_KEY, sealed
+from tests.support.artefacts import IMAGE, KEY, OTHER_KEY, sealed
 
 LARGE = random.Random(7).randbytes(2 * RANGE_BYTES + 1_000)
 FLOOR = 10 << 20
@@ -271,3 +273,113 @@ def test_gateway_without_artefacts_has_no_folder(tmp_path: Path) -> None:
     gateway.data.mkdir()
     gateway.settle()
     assert not (gateway.data / "artefacts").exists()
+
+
+class TestSignedAgain:
+    """A version that was signed again with another image."""
+
+    NEW = b"signed again" * 400
+    KEYS = (KEY.public.pem, OTHER_KEY.public.pem)
+
+    @pytest.fixture
+    def held(self, gateway: ArtefactGateway, hub: ArtefactHubServer) -> ArtefactGateway:
+        """Return a gateway that holds the old image, at a hub with the new one."""
+        hub.add()
+        gateway.fetch()
+        hub.add(self.NEW, sequence=13)
+        return gateway
+
+    def test_old_image_is_served_until_the_new_one_is_verified(
+        self, held: ArtefactGateway, hub: ArtefactHubServer
+    ) -> None:
+        hub.files["blinker/1.2.0/image"] = self.NEW[:-1] + b"x"
+        served: list[bytes] = []
+
+        def is_wrong(keeper: ArtefactKeeper) -> bool:
+            held.now += MANIFEST_CHECK_S / 10
+            served.extend(each.image.read_bytes() for each in keeper.held.values())
+            return any("forged" in each.what for each in keeper.problems())
+
+        held.run(is_wrong)
+        assert set(served) == {IMAGE}
+        assert held.fetch() == [IMAGE], "also after a start"
+        hub.add(self.NEW, sequence=13)
+        held.run(lambda keeper: self.advance(held) and self.image(keeper) == self.NEW)
+        assert [each.name for each in (held.data / "artefacts").glob("*.image")] == ["2.image"]
+        assert held.last[1] == []
+
+    def test_check_that_fails_is_no_problem(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        asked = len(hub.asked)
+        hub.files.clear()
+        held.run(lambda _: self.advance(held) and len(hub.asked) >= asked + 4)
+        assert (list(held.last[0]), held.last[1]) == ([("blinker", "1.2.0")], [])
+
+    def test_old_image_makes_room_for_the_new_one(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        held.room = CardRoom(FLOOR + FETCH_MARGIN_BYTES + len(self.NEW) - len(IMAGE), FLOOR)
+        held.run(lambda _: self.advance(held) and not (held.data / "artefacts" / "1.image").exists())
+        held.room = CardRoom(FLOOR + FETCH_MARGIN_BYTES + len(self.NEW), FLOOR)
+        assert held.fetch() == [self.NEW]
+
+    def test_storage_has_room_for_one_of_them(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        held.want(storage={"bytes": len(IMAGE)})
+        held.run(lambda keeper: self.advance(held) and self.image(keeper) == self.NEW)
+
+    def test_old_image_stays_if_the_new_one_has_no_room_at_all(
+        self, held: ArtefactGateway, hub: ArtefactHubServer
+    ) -> None:
+        large = bytes(2 * len(IMAGE))
+        hub.add(large, sequence=14)
+        held.want(storage={"bytes": len(large) - 1})
+        held.run(lambda keeper: self.advance(held) and any("storage.bytes" in each.what for each in keeper.problems()))
+        assert held.last[0]["blinker", "1.2.0"].image.read_bytes() == IMAGE
+
+    def test_third_image_replaces_the_second_one(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        """The second one is dropped in the middle, as the trust in its key ends, and the first one is served."""
+        second, third = bytes(3 * RANGE_BYTES), bytes(len(IMAGE) + 7)
+        hub.files["blinker/1.2.0/manifest"] = sealed(second, OTHER_KEY, sequence=13)
+        hub.files["blinker/1.2.0/image"] = second
+        held.want(keys=self.KEYS)
+        held.run(lambda _: self.advance(held) and (held.data / "artefacts" / "2.part").exists())
+        hub.add(third, sequence=14)
+        held.want()
+        held.run(lambda keeper: self.image(keeper) in (IMAGE, third) and self.image(keeper) == third)
+        assert [each.name for each in (held.data / "artefacts").glob("*.*t")] == []
+
+    def test_untrusted_image_is_not_served_meanwhile(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        hub.files["blinker/1.2.0/manifest"] = sealed(self.NEW, OTHER_KEY, sequence=13)
+        hub.broken.add("blinker/1.2.0/image")
+        held.want(keys=[OTHER_KEY.public.pem])
+        held.settle()
+        assert held.last[0] == {}
+        hub.broken.clear()
+        assert held.fetch() == [self.NEW]
+
+    def advance(self, gateway: ArtefactGateway) -> bool:
+        """Let time pass; return True."""
+        gateway.now += MANIFEST_CHECK_S / 10
+        return True
+
+    def image(self, keeper: ArtefactKeeper) -> bytes | None:
+        """Return the served image."""
+        found = keeper.held.get(("blinker", "1.2.0"))
+        return None if found is None else found.image.read_bytes()
+
+
+def test_names_have_a_limit_and_none_is_forgotten(
+    gateway: ArtefactGateway, hub: ArtefactHubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "NAMES_MAX", 2)
+    for name in "abc":
+        hub.add(name=name)
+        hub.add(name=name, version="1.0.0", sequence=10)
+    for name in "ab":
+        gateway.want({"name": name, "version": "1.2.0"})
+        gateway.run(lambda keeper: bool(keeper.held))
+    gateway.want({"name": "c", "version": "1.2.0"})
+    assert gateway.problem("(too-many-names)").startswith("artefact c ")
+    for name in "ab":
+        gateway.want({"name": name, "version": "1.0.0"})
+        gateway.problem("(downgraded)")
+    hub.add(name="b", version="1.3.0", sequence=13)
+    gateway.want({"name": "b", "version": "1.3.0"})
+    gateway.run(lambda keeper: bool(keeper.held))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.artefacts.limits import RANGE_BYTES
+from edge.appliance.artefacts.keeper import ArtefactKeeper
+from edge.appliance.artefacts.limits import MANIFEST_CHECK_S, RANGE_BYTES
 from tests.support.artefact_gateway import ArtefactGateway
 from tests.support.artefact_hub import ArtefactHubServer
 from tests.support.checkout import ROOT
@@ -23,6 +24,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from edge.appliance.artefacts.index import ArtefactIndex
+from edge.appliance.artefacts.limits import MANIFEST_CHECK_S
 from edge.appliance.artefacts.storage import ArtefactStorage
 from tests.support.artefact_gateway import ArtefactGateway
 
@@ -41,7 +43,14 @@ def killing(function, count, before):
 data, port, name, count, when = sys.argv[1:]
 owner = ArtefactIndex if hasattr(ArtefactIndex, name) else ArtefactStorage
 setattr(owner, name, killing(getattr(owner, name), int(count), when == "before"))
-ArtefactGateway(Path(data), int(port)).fetch()
+gateway = ArtefactGateway(Path(data), int(port))
+
+def runs_on(keeper):
+    gateway.now += MANIFEST_CHECK_S / 10
+    return False
+
+fetched = (Path(data) / "artefacts" / "1.image").exists()
+gateway.run(runs_on) if fetched else gateway.fetch()
 """
 
 
@@ -128,3 +137,34 @@ def test_files_that_the_index_does_not_know_are_deleted(gateway: ArtefactGateway
     (index / "8.image").write_bytes(b"left over")
     assert gateway.fetch() == [IMAGE]
     assert files(gateway) == ["1.image"]
+
+
+@pytest.mark.parametrize(
+    ("step", "when"),
+    [
+        ("add", "before"),
+        ("add", "after"),
+        ("mark_stored", "before"),
+        ("mark_stored", "after"),
+        ("mark_missing", "before"),
+    ],
+)
+def test_old_image_is_served_after_a_kill(
+    gateway: ArtefactGateway, hub: ArtefactHubServer, step: str, when: str
+) -> None:
+    """The version is signed again with another image, and the process is killed while that one takes its place."""
+    new = IMAGE[::-1]
+    gateway.fetch()
+    hub.add(new, sequence=13)
+    kill(gateway, hub, step, when=when)
+    served: list[bytes] = []
+
+    def is_new(keeper: ArtefactKeeper) -> bool:
+        gateway.now += MANIFEST_CHECK_S / 10
+        served.extend(each.image.read_bytes() for each in keeper.held.values())
+        return new in served
+
+    gateway.run(is_new)
+    assert set(served) <= {IMAGE, new}
+    assert served[0] == IMAGE or step != "add"
+    assert files(gateway) == ["2.image"]

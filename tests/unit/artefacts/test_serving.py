@@ -7,6 +7,7 @@ import base64
 import contextlib
 import functools
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -17,11 +18,12 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from edge.appliance.artefacts import reports, serving
+from edge.appliance.artefacts import limits, reports, serving
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.library import HeldArtefact
-from edge.appliance.artefacts.reports import DeviceReports, KnownReport, UpdateState
+from edge.appliance.artefacts.reporting import UpdateReporting
+from edge.appliance.artefacts.reports import DeviceReports, KnownReport, ReportedArtefact, ReportedDevice, UpdateState
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
 from edge.appliance.artefacts.serving import ArtefactServing
 from edge.broker.configuration import AuthenticationMode, DeviceApiConfiguration
@@ -54,6 +56,7 @@ class Keeper:
         self.known: dict[tuple[str, str], HeldArtefact] = {}
         self.loaded = True
         self.served: list[int] = []
+        self.remembered: list[ReportedArtefact] = []
 
     def add(self, number: int = 1, devices: tuple[str, ...] = PUMPS, **fields: Any) -> None:
         manifest = manifest_of(**fields)
@@ -64,6 +67,19 @@ class Keeper:
         self.known[wanted.key] = HeldArtefact(
             number, wanted, manifest, sealed(**fields), image, True, ("a" * 40, "b" * 32)
         )
+
+    def withdraw(self, version: str = "1.2.0") -> None:
+        """Remove an artefact from the configuration; it is remembered."""
+        found = self.known.pop(("blinker", version))
+        self.remembered.append(found.reported)
+        kept = tuple(each for each in self.spec.artefacts if each.key != found.wanted.key)
+        self.spec = ArtefactsSpec(artefacts=kept)
+
+    async def remembered_version(self, name: str, version: str) -> ReportedArtefact | None:
+        return next((each for each in self.remembered if each[:2] == (name, version)), None)
+
+    async def remembered_number(self, number: int) -> ReportedArtefact | None:
+        return next((each for each in self.remembered if each.number == number), None)
 
     def fetch_again(self, version: str = "1.2.0") -> None:
         """Lose an image."""
@@ -120,7 +136,7 @@ class Rig:
             ReportingHonoDevices(with_hono, service, access) if hono else ReportingDevices(plain, access)
         )
         self.keeper = Keeper(folder)
-        self.serving = ArtefactServing(folder, cast(Any, self.keeper), devices)
+        self.serving = ArtefactServing(cast(Any, self.keeper), UpdateReporting(folder, cast(Any, self.keeper), devices))
         routes = [*DeviceArtefactApi(self.serving, devices).routes, *DdiApi(self.serving, devices).routes]
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(Starlette(routes=routes)), base_url="http://gateway:8080"
@@ -372,6 +388,96 @@ def test_oldest_reports_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     kept.close()
 
 
+def test_reports_have_a_limit_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (limits.REPORTS_BYTES_MAX, limits.DEVICE_REPORTS_MAX) == (64 << 20, 256)
+    most = 100_000
+    monkeypatch.setattr(reports, "REPORTS_BYTES_MAX", most)
+    kept = DeviceReports.open(tmp_path)
+    for number in range(300):
+        device = f"{number:0255}"
+        line = KnownReport("n" * 64, "v" * 64, "d" * 64, 1, UpdateState.INSTALLED, published=True, history="h" * 9_000)
+        kept.put(device, line)
+        kept.put_device(device, "b" * 64, "v" * 64)
+        assert kept._used_bytes() <= most
+    assert (tmp_path / reports.FILE).stat().st_size <= most + 20_000, "a row or two more"
+    assert len(kept.get(device).reports[0].history) == limits.HISTORY_CHARACTERS_MAX
+    assert kept.get(f"{0:0255}") == ReportedDevice()
+    kept.close()
+
+
+def test_reports_of_one_device_do_not_displace_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "DEVICE_REPORTS_MAX", 3)
+    kept = DeviceReports.open(tmp_path)
+    for device in ("pump-1", "hostile"):
+        for number in range(5 if device == "hostile" else 1):
+            kept.put(device, KnownReport("blinker", f"{number}", "", 1, UpdateState.INSTALLED, published=True))
+    assert [each.version for each in kept.get("hostile").reports] == ["2", "3", "4"]
+    assert len(kept.get("pump-1").reports) == 1
+    kept.close()
+
+
+def test_database_of_another_format_is_replaced(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / reports.FILE)) as older:
+        older.execute("CREATE TABLE reports (device TEXT)")
+    kept = DeviceReports.open(tmp_path)
+    assert kept.get("pump-1") == ReportedDevice()
+    kept.close()
+
+
+class TestReportAboutAnArtefactThatIsGone:
+    PATH = "/artefacts/blinker/1.2.0/report"
+
+    def test_it_is_taken_and_recorded(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            rig.keeper.withdraw()
+            for _ in range(2):
+                assert (await rig.ask("POST", self.PATH, json={"state": "installed"})).status_code == 202
+            assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 1
+            [report] = (await rig.serving.reporting.known("pump-1")).reports
+            assert (report.number, report.sequence, report.digest) == (7, 12, manifest_of().digest)
+
+        run(tmp_path, test)
+
+    def test_resource_is_gone(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            assert (await rig.ask("POST", self.PATH, json={"state": "downloading"})).status_code == 202
+            rig.keeper.spec = None
+            rig.keeper.known.clear()
+            assert (await rig.ask("POST", self.PATH, json={"state": "installed"})).status_code == 202
+            assert [each.state for each in (await rig.serving.reporting.known("pump-1")).reports] == [
+                UpdateState.INSTALLED
+            ]
+
+        run(tmp_path, test)
+
+    def test_artefact_was_never_here(self, tmp_path: Path) -> None:
+        """The device was at another gateway before."""
+
+        async def test(rig: Rig) -> None:
+            assert (await rig.ask("POST", self.PATH, json={"state": "healthy"})).status_code == 202
+            assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 1
+            odd = "/artefacts/No%20name/1.2.0/report"
+            assert (await rig.ask("POST", odd, json={"state": "healthy"})).status_code == 404
+
+        run(tmp_path, test)
+
+    def test_image_that_was_replaced_is_told_by_its_checksum(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await rig.ask("POST", self.PATH, json={"state": "downloading"})
+            known = rig.keeper.known["blinker", "1.2.0"]
+            rig.keeper.known["blinker", "1.2.0"] = known._replace(number=8, manifest=manifest_of(b"x", sequence=13))
+            done = {"state": "installed", "sha256": manifest_of().digest}
+            assert (await rig.ask("POST", self.PATH, json=done)).status_code == 202
+            [report] = (await rig.serving.reporting.known("pump-1")).reports
+            assert (report.number, report.sequence) == (7, 12)
+            assert (await rig.ask("POST", self.PATH, json=done | {"sha256": "x"})).status_code == 400
+
+        run(tmp_path, test)
+
+
 class TestDdi:
     """The exchange as the documentation of hawkBit shows it."""
 
@@ -411,21 +517,32 @@ class TestDdi:
                 done = await self.feedback(rig, execution, finished)
                 assert done.status_code == 200
             assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 2
-            assert (await rig.ask("GET", self.ROOT)).json()["_links"] == {}, "it is done"
+            links = (await rig.ask("GET", self.ROOT)).json()["_links"]
+            assert links == {"installedBase": {"href": f"{base}/installedBase/7"}}, "it is done"
 
         run(tmp_path, test)
 
-    async def feedback(self, rig: Rig, execution: str, finished: str, *details: str) -> httpx.Response:
-        status = {"execution": execution, "result": {"finished": finished}, "details": list(details)}
-        body = {"id": "7", "time": "20261130T120000", "status": status}
-        return await rig.ask("POST", f"{self.ROOT}/deploymentBase/7/feedback", json=body)
+    async def feedback(
+        self,
+        rig: Rig,
+        execution: str,
+        finished: str,
+        *details: str,
+        kind: str = "deploymentBase",
+        action: int = 7,
+    ) -> httpx.Response:
+        result = {"finished": finished, "progress": {"cnt": 1, "of": 2}}
+        status = {"execution": execution, "result": result, "code": 0, "details": list(details)}
+        body = {"id": str(action), "time": "20261130T120000", "status": status}
+        return await rig.ask("POST", f"{self.ROOT}/{kind}/{action}/feedback", json=body)
 
     @pytest.mark.parametrize(
         ("execution", "finished", "state"),
         [
             ("closed", "success", UpdateState.INSTALLED),
             ("closed", "failure", UpdateState.ROLLED_BACK),
-            ("rejected", "none", UpdateState.ROLLED_BACK),
+            ("closed", "none", UpdateState.INSTALLED),
+            ("rejected", "none", UpdateState.DOWNLOADING),
             ("canceled", "none", UpdateState.ROLLED_BACK),
             ("download", "none", UpdateState.DOWNLOADING),
             ("downloaded", "none", UpdateState.VERIFIED),
@@ -436,7 +553,7 @@ class TestDdi:
         async def test(rig: Rig) -> None:
             rig.keeper.add(7)
             assert (await self.feedback(rig, execution, finished, "no room")).status_code == 200
-            assert [each.state for each in (await rig.serving.known("pump-1")).reports] == [state]
+            assert [each.state for each in (await rig.serving.reporting.known("pump-1")).reports] == [state]
             offered = "deploymentBase" in (await rig.ask("GET", self.ROOT)).json()["_links"]
             assert offered is not state.final
             assert (await self.feedback(rig, "dancing", "none")).status_code == 400
@@ -487,6 +604,141 @@ class TestDdi:
         links = (await rig.ask("GET", self.ROOT)).json()["_links"]
         found = links.get("deploymentBase", {}).get("href")
         return None if found is None else str(found.rpartition("/")[2])
+
+    def test_withdrawn_update_is_cancelled(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await self.feedback(rig, "proceeding", "none")
+            assert (await rig.ask("GET", f"{self.ROOT}/cancelAction/7")).status_code == 404
+            rig.keeper.withdraw()
+            rig.keeper.add(8, version="1.3.0", sequence=13)
+            links = (await rig.ask("GET", self.ROOT)).json()["_links"]
+            assert "deploymentBase" not in links, "first it gives up the other one"
+            assert links["cancelAction"]["href"].endswith("/cancelAction/7")
+            cancellation = (await rig.ask("GET", f"{self.ROOT}/cancelAction/7")).json()
+            assert cancellation == {"id": "7", "cancelAction": {"stopId": "7"}}
+            for execution, finished in (("proceeding", "none"), ("closed", "success"), ("closed", "success")):
+                done = await self.feedback(rig, execution, finished, kind="cancelAction")
+                assert done.status_code == 200
+            assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 2, "once as begun, once as cancelled"
+            assert await self.action(rig) == "8"
+            rig.keeper.add(7)
+            await self.feedback(rig, "closed", "success", action=8)
+            assert await self.action(rig) is None, "it is older than what the device runs"
+
+        run(tmp_path, test)
+
+    def test_cancelled_update_that_comes_back_is_offered_again(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await self.feedback(rig, "downloaded", "none")
+            rig.keeper.withdraw()
+            await self.feedback(rig, "canceled", "none", kind="cancelAction")
+            assert (await rig.ask("GET", self.ROOT)).json()["_links"].keys() == {"configData"}
+            rig.keeper.add(7)
+            assert await self.action(rig) == "7"
+
+        run(tmp_path, test)
+
+    @pytest.mark.parametrize(("execution", "finished"), [("rejected", "none"), ("closed", "failure")])
+    def test_device_that_does_not_cancel_goes_on(self, tmp_path: Path, execution: str, finished: str) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await self.feedback(rig, "proceeding", "none")
+            rig.keeper.withdraw()
+            assert (await self.feedback(rig, execution, finished, kind="cancelAction")).status_code == 200
+            assert "cancelAction" not in (await rig.ask("GET", self.ROOT)).json()["_links"]
+            assert (await self.feedback(rig, "downloaded", "none")).status_code == 200
+            assert "cancelAction" not in (await rig.ask("GET", self.ROOT)).json()["_links"], "it is asked once"
+            assert (await self.feedback(rig, "closed", "success")).status_code == 200
+            [report] = (await rig.serving.reporting.known("pump-1")).reports
+            assert (report.state, report.sequence) == (UpdateState.INSTALLED, 12)
+            assert (await self.feedback(rig, "dancing", "none", kind="cancelAction")).status_code == 400
+
+        run(tmp_path, test)
+
+    def test_update_is_not_cancelled_while_it_is_away(self, tmp_path: Path) -> None:
+        """While its manifest is not accepted for a time, and while the gateway reads its index."""
+
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await self.feedback(rig, "proceeding", "none")
+            away = rig.keeper.known.pop(("blinker", "1.2.0"))
+            assert (await rig.ask("GET", self.ROOT)).json()["_links"].keys() == {"configData"}
+            rig.keeper.loaded = False
+            assert (await rig.ask("GET", self.ROOT)).status_code == 503
+            rig.keeper.loaded = True
+            rig.keeper.known["blinker", "1.2.0"] = away._replace(number=8, manifest=manifest_of(b"x", sequence=13))
+            links = (await rig.ask("GET", self.ROOT)).json()["_links"]
+            assert links["cancelAction"]["href"].endswith("/7"), "the version was signed again"
+
+        run(tmp_path, test)
+
+    def test_feedback_about_an_update_that_is_gone_is_taken(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            rig.keeper.withdraw()
+            assert (await self.feedback(rig, "closed", "success")).status_code == 200
+            assert rig.router.queues.backlog("plant/pump-1/artefact-report") == 1
+            rig.keeper.remembered.clear()
+            assert (await self.feedback(rig, "closed", "failure")).status_code == 200, "by the report before"
+            assert (await self.feedback(rig, "closed", "success", action=9)).status_code == 404
+
+        run(tmp_path, test)
+
+    def test_history_and_installed_update(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            path = f"{self.ROOT}/deploymentBase/7?actionHistory"
+            assert (await rig.ask("GET", f"{path}=5")).json()["actionHistory"] == {
+                "status": "RETRIEVED",
+                "messages": [],
+            }
+            await self.feedback(rig, "download", "none", "begun")
+            await self.feedback(rig, "downloaded", "none")
+            found = (await rig.ask("GET", f"{path}=1")).json()["actionHistory"]
+            assert found == {"status": "DOWNLOADED", "messages": ["verified"]}
+            assert "actionHistory" not in (await rig.ask("GET", f"{path}=0")).json()
+            assert (await rig.ask("GET", f"{path}=many")).status_code == 400
+            assert (await rig.ask("GET", f"{self.ROOT}/installedBase/7")).status_code == 404
+            await self.feedback(rig, "closed", "success")
+            installed = (await rig.ask("GET", f"{self.ROOT}/installedBase/7?actionHistory=-1")).json()
+            assert installed["deployment"]["chunks"][0]["version"] == "1.2.0"
+            messages = ["installed", "verified", "downloading: begun"]
+            assert installed["actionHistory"] == {"status": "FINISHED", "messages": messages}
+            rig.keeper.withdraw()
+            assert (await rig.ask("GET", f"{self.ROOT}/installedBase/7")).status_code == 404
+
+        run(tmp_path, test)
+
+    @pytest.mark.parametrize(
+        ("mode", "data", "known"),
+        [
+            ("merge", {"version": "2"}, ("pico-w", "2")),
+            ("replace", {"version": "2"}, ("", "2")),
+            ("remove", {"board": ""}, ("", "1")),
+        ],
+    )
+    def test_modes_of_attributes(self, tmp_path: Path, mode: str, data: dict[str, str], known: tuple[str, str]) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            path, first = f"{self.ROOT}/configData", {"data": {"board": "pico-w", "version": "1"}}
+            assert (await rig.ask("PUT", path, json=first)).status_code == 200
+            assert (await rig.ask("PUT", path, json={"mode": mode, "data": data})).status_code == 200
+            found = await rig.serving.reporting.known("pump-1")
+            assert (found.board, found.version) == known
+            assert (await rig.ask("PUT", path, json={"mode": "eat", "data": data})).status_code == 400
+            assert (await rig.ask("PUT", path, json=[1])).status_code == 400
+
+        run(tmp_path, test)
+
+    def test_checksum_of_a_file(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            found = await rig.ask("GET", f"{self.ROOT}/softwaremodules/7/artifacts/blinker.MD5SUM")
+            assert found.text.split() == ["b" * 32, "blinker"]
+
+        run(tmp_path, test)
 
     def test_target_token_is_user_and_password(self, tmp_path: Path) -> None:
         async def test(rig: Rig) -> None:

@@ -171,12 +171,12 @@ async def test_index_is_sent_and_other_files_are_not(tmp_path: Path) -> None:
 async def test_only_gateways_with_a_valid_certificate_fetch(tmp_path: Path) -> None:
     async with site(tmp_path) as made:
         missing = await made.get(certificate=None)
-        assert (missing.status_code, missing.json()["detail"]) == (403, "the client certificate is missing")
+        assert (missing.status_code, missing.json()["detail"]) == (401, "the client certificate is missing")
         other = await made.get(certificate={"subject": ((("commonName", "hall"),),)})
-        assert other.status_code == 403
+        assert other.status_code == 401
         made.policy.revoked.add(10)
         revoked = await made.get()
-        assert (revoked.status_code, made.peer.user) == (403, "")
+        assert (revoked.status_code, made.peer.user) == (401, "")
         assert "was revoked" in revoked.json()["detail"]
 
 

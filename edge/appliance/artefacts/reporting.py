@@ -1,0 +1,204 @@
+"""Reports of devices about their updates: published as messages for the hub, and recorded for the next offers.
+
+A report is on disk as a message before it is answered. It is taken although the artefact has left the configuration,
+since the device cannot know that. One thread writes the database; the event loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from edge.appliance.artefacts.errors import IndexUnusable
+from edge.appliance.artefacts.keeper import FOLDER, ArtefactKeeper
+from edge.appliance.artefacts.limits import REPORTS_WAITING_MAX
+from edge.appliance.artefacts.reports import (
+    DeviceReports,
+    KnownReport,
+    ReportedArtefact,
+    ReportedDevice,
+    UpdateMessage,
+    UpdateReport,
+    UpdateState,
+)
+from edge.broker.http.refusal import RequestRefused
+from edge.broker.security.private_file import FOLDER_MODE
+from edge.configuration.resources import ArtefactsSpec
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LATER: Final = {"Retry-After": "30"}
+"""Header fields of an answer to a request that the device repeats later."""
+
+
+class ReportSink(Protocol):
+    """Takes reports of devices as messages."""
+
+    async def publish(self, device: str, report_address: str, body: bytes, /) -> bool:
+        """Publish a report in JSON; it is on disk on return. Return False if no subscriber or forwarder takes it.
+        Raises RequestRefused."""
+        ...
+
+
+class UpdateReporting:
+    """Reports of the devices of one gateway. Methods raise RequestRefused."""
+
+    def __init__(self, data: Path, keeper: ArtefactKeeper, sink: ReportSink) -> None:
+        self._folder = data / FOLDER
+        self._keeper = keeper
+        self._sink = sink
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="artefact-reports")
+        self._waiting = 0
+        """Requests that wait for the database."""
+        self._reports: DeviceReports | None = None
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by device, while its report is being published."""
+
+    async def close(self) -> None:
+        """Close the database. Idempotent."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)
+
+    @property
+    def address(self) -> str:
+        """Address of reports, with ``%u`` for the device."""
+        return (self._keeper.spec or ArtefactsSpec()).report_address
+
+    async def known(self, device: str) -> ReportedDevice:
+        """Return what a device has reported."""
+        if not self._in_use:
+            return ReportedDevice()
+        return await self._run(lambda reports: reports.get(device))
+
+    async def put_device(self, device: str, board: str, version: str) -> None:
+        """Record board and version of a device."""
+        if self._in_use:
+            await self._run(lambda reports: reports.put_device(device, board, version))
+
+    async def former(self, device: str, name: str, version: str, digest: str) -> ReportedArtefact:
+        """Return an artefact that is not for a device now, as far as it is known. `digest`: SHA-256 of its image;
+        empty: not stated."""
+        try:
+            report = (await self.known(device)).of_version(name, version)
+        except RequestRefused:  # its message matters more than its row
+            report = None
+        found = report.artefact if report is not None else None
+        if found is None or digest not in ("", found.digest):
+            found = await self._keeper.remembered_version(name, version)
+        if found is None or digest not in ("", found.digest):
+            return ReportedArtefact(name, version, digest)
+        return found
+
+    async def former_of_number(self, device: str, number: int) -> ReportedArtefact | None:
+        """Return the artefact of a number that is not for a device now; None if it is unknown."""
+        report = (await self.known(device)).of_number(number)
+        return report.artefact if report is not None else await self._keeper.remembered_number(number)
+
+    async def report(self, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
+        """Publish a report and record it; it is on disk on return. A repeated one is published once. Return False if
+        the message has no subscriber."""
+        lock = self._locks.setdefault(device, asyncio.Lock())
+        async with lock:
+            before, last = await self._before(device, artefact)
+            if before is not None and before is last and before.state is report.state and before.published:
+                return True
+            taken = await self._publish(device, artefact, report)
+            row = _row(artefact, report, taken=taken, before=before)
+            again = before is not None and before.state.final and not report.state.final
+            await self._record(
+                device, artefact, lambda reports: (reports.expect_again if again else reports.put)(device, row)
+            )
+        log.info("device %s: %s is %s", device, artefact.label, report.state.value)
+        return taken
+
+    async def cancelled(self, device: str, report: KnownReport, reason: str) -> None:
+        """Publish that a device has cancelled an update, and forget the update: it may be offered again."""
+        lock = self._locks.setdefault(device, asyncio.Lock())
+        async with lock:
+            artefact = report.artefact
+            await self._publish(device, artefact, UpdateReport(state=UpdateState.ROLLED_BACK, reason=reason))
+            await self._record(device, artefact, lambda reports: reports.forget(device, report))
+
+    async def goes_on(self, device: str, report: KnownReport) -> None:
+        """Record that a device has refused to cancel an update: it is not asked again."""
+        await self._run(lambda reports: reports.mark_going_on(device, report))
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _in_use(self) -> bool:
+        """True when this gateway has, or had, artefacts."""
+        return self._keeper.spec is not None or self._folder.exists()
+
+    async def _publish(self, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
+        message = UpdateMessage(
+            device=device,
+            artefact=artefact.name,
+            version=artefact.version,
+            state=report.state,
+            reason=report.reason,
+        )
+        return await self._sink.publish(device, self.address, msgspec.json.encode(message))
+
+    async def _record(self, device: str, artefact: ReportedArtefact, work: Callable[[DeviceReports], None]) -> None:
+        """Record a report that was published: the message is on disk, so the device does not have to repeat it."""
+        if not self._in_use:
+            return
+        try:
+            await self._run(work)
+        except RequestRefused:
+            log.warning("device %s: its report about %s is published, and not noted here", device, artefact.label)
+
+    async def _before(self, device: str, artefact: ReportedArtefact) -> tuple[KnownReport | None, KnownReport | None]:
+        """Return the last reports of a device about an artefact, and about any of its name; None where unknown, also
+        when the database cannot be read: then a report is published again rather than refused."""
+        try:
+            known = await self.known(device)
+        except RequestRefused:
+            return None, None
+        return known.about(artefact), known.last(artefact.name)
+
+    async def _run(self, work: Callable[[DeviceReports], T]) -> T:
+        """Run `work` on the thread of the database."""
+        if self._waiting >= REPORTS_WAITING_MAX:
+            raise RequestRefused(503, "too many reports wait; try again later", LATER)
+
+        def run() -> T:
+            if self._reports is None:
+                self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                self._reports = DeviceReports.open(self._folder)
+            try:
+                return work(self._reports)
+            except IndexUnusable:  # opening it again checks it
+                self._close()
+                raise
+
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        except OSError as error:
+            log.warning("reports of devices: %s", error)
+            raise RequestRefused(503, "reports cannot be stored now; try again later", LATER) from None
+        finally:
+            self._waiting -= 1
+
+    def _close(self) -> None:
+        if self._reports is not None:
+            self._reports.close()
+            self._reports = None
+
+
+def _row(artefact: ReportedArtefact, report: UpdateReport, *, taken: bool, before: KnownReport | None) -> KnownReport:
+    """Return the row of a report. `before`: last report about the artefact."""
+    line = f"{report.state.value}: {report.reason}" if report.reason else report.state.value
+    history = line if before is None else f"{line}\n{before.history}"
+    goes_on = before is not None and before.goes_on
+    return KnownReport(*artefact[:4], report.state, taken, artefact.number, goes_on, history)
