@@ -27,6 +27,9 @@ SCRIPT: Final = "firstrun.sh"
 """Script that Imager writes for other images. It is not run."""
 DEFAULT_NAME: Final = "waypost"
 """Name of a gateway for which Imager sets no host name."""
+DEPTH_MAX: Final = 32
+"""Lists and mappings inside each other. Imager nests 7; the time to parse grows with the square of the depth, and
+20 000 take 40 s on a PC."""
 _COUNTRY: Final = re.compile(rb"\bcfg80211\.ieee80211_regdom=([A-Za-z]{2})\b")
 
 
@@ -71,14 +74,25 @@ def _load(content: bytes, source: str) -> Plain:
     if len(content) > FILE_BYTES_MAX:
         raise ConfigurationRejected([ConfigurationError(source, 0, "", f"larger than {FILE_BYTES_MAX} bytes")])
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=yaml.BaseLoader)):
-            words = "it has aliases, which Raspberry Pi Imager does not write"  # a kilobyte could become a gigabyte
-            raise ConfigurationRejected([ConfigurationError(source, 0, "", words)])
+        _check_events(content, source)
         found = yaml.load(content, Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings only
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as why:
+    except (yaml.YAMLError, UnicodeDecodeError) as why:
         words = f"not YAML as Raspberry Pi Imager writes it: {' '.join(str(why).split())}"
         raise ConfigurationRejected([ConfigurationError(source, 0, "", words)]) from None
     return _mapping(found)
+
+
+def _check_events(content: bytes, source: str) -> None:
+    """Raise ConfigurationRejected for what would take much memory or time, and what Imager does not write."""
+    depth = 0
+    for event in yaml.parse(content, Loader=yaml.BaseLoader):
+        if isinstance(event, yaml.AliasEvent):  # a kilobyte could become a gigabyte
+            words = "it has aliases, which Raspberry Pi Imager does not write"
+            raise ConfigurationRejected([ConfigurationError(source, 0, "", words)])
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            words = f"lists and mappings are nested more than {DEPTH_MAX} deep; Raspberry Pi Imager nests 7"
+            raise ConfigurationRejected([ConfigurationError(source, event.start_mark.line + 1, "", words)])
 
 
 def _wifi(networks: Plain, country: str | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from bridge.enrolment import EnrolmentToken
 from edge.appliance.first_boot.imager_files import take_over
 from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.first_boot.settings import apply_settings
-from edge.card.imager import merge_into, read_imager
+from edge.card.imager import DEPTH_MAX, merge_into, read_imager
 from edge.card.resource import FILE_BYTES_MAX, read
 from edge.card.text import document, text_of
 from tests.support.power_cut import cut
@@ -125,7 +125,8 @@ def test_files_stay_until_the_own_file_can_be_read(tmp_path: Path) -> None:
     [
         ("{", "", "user-data: not YAML"),
         ("", "\0", "network-config: not YAML"),
-        ("a: " + "[" * 20_000, "", "user-data: not YAML"),
+        ("a: " + "[" * 20_000, "", "user-data:1: lists and mappings are nested"),
+        ("a: " + "[" * DEPTH_MAX + "]" * DEPTH_MAX, "", "user-data:1: lists and mappings are nested"),
         ("x" * (FILE_BYTES_MAX + 1), "", "user-data: larger than"),
         ("runcmd:\n- &a [x, x]\n- &b [*a, *a]\n- [*b, *b]\n", "", "user-data: it has aliases"),
         ("hostname: a_b\n", "", '"a_b" is not'),
