@@ -13,7 +13,10 @@ from bridge.block_index import SUFFIX
 SCHEME: Final = "hub:"
 """``hub:NAME`` is the bundle of this name at the gateway's own hub."""
 PATH: Final = "/bundles"
-"""GET ``/bundles/NAME``, with a valid client certificate, also in ranges (RFC 9110 section 14)."""
+"""GET ``/bundles/NAME?sha256=DIGEST``, with a valid client certificate, also in ranges (RFC 9110 section 14)."""
+SHA256: Final = "sha256"
+"""Parameter with the SHA-256 of the bundle, also for its index. Two hubs may have different files of one name: parts of
+both would make a file that is neither. Without it any file of the name is meant."""
 BUNDLE: Final = ".raucb"
 NAME_CHARACTERS_MAX: Final = 128
 """Characters of a name: `waypost-0.1.0-arm64.raucb` has 25. With the suffix of its index it is a file name."""
@@ -39,6 +42,6 @@ def name_in(url: str) -> str | None:
     return url.removeprefix(SCHEME) if url.startswith(SCHEME) else None
 
 
-def path_of(name: str) -> str:
-    """Return the path of a bundle at a hub."""
-    return f"{PATH}/{name}"
+def target_of(name: str, sha256: str) -> str:
+    """Return the path and query of a bundle at a hub."""
+    return f"{PATH}/{name}?{SHA256}={sha256}"

@@ -73,10 +73,16 @@ def list_bundles(hub: HubPlace, form: str) -> None:
 @bundle.command()
 @hub_options
 @click.argument("name")
+@click.option("--force", is_flag=True, help="Remove it although gateways still need it.")
 @json_option("bundle")
 @audited("bundle.remove", "name")
-def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
-    """Remove a bundle. Downloads that run end well."""
+def remove(hub: HubPlace, name: str, force: bool, as_json: JsonOutput | None) -> None:
+    """Remove a bundle. Downloads that run end well.
+
+    It is refused while a roll-out, a selector or the configuration of a gateway that has not updated names the bundle.
+    """
+    if not force:
+        _require_unused(hub, name)
     with _folder(hub) as folder:
         removed = folder.remove(name)
     if not removed:
@@ -87,6 +93,18 @@ def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
         as_json.show([{"name": name}])
         return
     say(f"{name}: removed")
+
+
+def _require_unused(hub: HubPlace, name: str) -> None:
+    """Raise CommandError while gateways need a bundle."""
+    from cloud.hub.registry.bundle_use import find_bundle_use
+    from cloud.hub.registry.opening import open_registry
+
+    with hub_of(hub) as (_, registry), contextlib.closing(open_registry(registry).database) as database:
+        use = find_bundle_use(database, name)
+    if any(use):
+        step = "abort the roll-out, apply another System, or remove it all the same: --force"
+        raise CommandError(f"{name} is needed by {use}", step, error="bundle-in-use")
 
 
 @contextlib.contextmanager

@@ -92,7 +92,8 @@ def _check_events(content: bytes, source: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEPTH_MAX:
             words = f"lists and mappings are nested more than {DEPTH_MAX} deep; Raspberry Pi Imager nests 7"
-            raise ConfigurationRejected([ConfigurationError(source, event.start_mark.line + 1, "", words)])
+            line = event.start_mark.line + 1 if event.start_mark is not None else 0
+            raise ConfigurationRejected([ConfigurationError(source, line, "", words)])
 
 
 def _wifi(networks: Plain, country: str | None) -> dict[str, str]:

@@ -99,13 +99,16 @@ class BundleDownloads:
         """Number of downloads that are in progress."""
         return self._of_gateway.total()
 
-    async def begin(self, gateway: Key, name: str, asked: str | None, condition: str | None) -> Response | None:
+    async def begin(
+        self, gateway: Key, name: str, sha256: str | None, asked: str | None, condition: str | None
+    ) -> Response | None:
         """Return the answer to a gateway's request for a file; None: there is no such file.
 
-        `asked`, `condition`: fields `Range` and `If-Range`. Raises DownloadsFull, OSError.
+        `sha256`: that of the bundle, None for any. `asked`, `condition`: fields `Range` and `If-Range`. Raises
+        DownloadsFull, OSError.
         """
         self._take(gateway)
-        opening = asyncio.get_running_loop().run_in_executor(self._readers, self.folder.open, name)
+        opening = asyncio.get_running_loop().run_in_executor(self._readers, self.folder.open, name, sha256)
         try:
             opened = await asyncio.shield(opening)
         except BaseException:

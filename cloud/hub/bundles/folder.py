@@ -78,30 +78,39 @@ class BundleFolder:
         """Return that of a hub. `configured`: `bundles` of its configuration; `data`: its data directory."""
         return cls(Path(configured) if configured is not None else data / FOLDER)
 
-    def open(self, name: str) -> OpenBundle | None:
-        """Open a bundle or an index for reading; the caller closes the descriptor. None: there is none."""
-        if not is_served_name(name):
-            return None
+    def open(self, name: str, sha256: str | None = None) -> OpenBundle | None:
+        """Open a bundle or an index for reading; the caller closes the descriptor. None: there is none.
+
+        `sha256`: digest that the bundle must have, also for its index; None: any.
+        """
+        opened = self._open(name)
+        if opened is None or sha256 is None:
+            return opened
         try:
-            descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return None
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(descriptor)
-            return None
-        return OpenBundle(descriptor, found.st_size, f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"')
+            bundle = name.removesuffix(SUFFIX)
+            if bundle == name:
+                found = self._digest(name, opened)
+            else:
+                there = self.find(bundle)
+                found = there.sha256 if there is not None else ""
+        except BaseException:
+            os.close(opened.descriptor)
+            raise
+        if found == sha256:
+            return opened
+        os.close(opened.descriptor)
+        return None
 
     def find(self, name: str) -> StoredBundle | None:
         """Return a bundle; None: there is none."""
-        opened = self.open(name) if is_bundle_name(name) else None
+        opened = self._open(name) if is_bundle_name(name) else None
         if opened is None:
             return None
-        with open(opened.descriptor, "rb") as source:
-            known = self._digests.get(name)
-            if known is None or known[0] != opened.tag:
-                known = self._digests[name] = (opened.tag, hashlib.file_digest(source, "sha256").hexdigest())
-        return StoredBundle(name, opened.size, known[1], (self.folder / f"{name}{SUFFIX}").is_file())
+        try:
+            sha256 = self._digest(name, opened)
+        finally:
+            os.close(opened.descriptor)
+        return StoredBundle(name, opened.size, sha256, (self.folder / f"{name}{SUFFIX}").is_file())
 
     def bundles(self) -> list[StoredBundle]:
         """Return all bundles by name."""
@@ -143,6 +152,28 @@ class BundleFolder:
         return True
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str) -> OpenBundle | None:
+        if not is_served_name(name):
+            return None
+        try:
+            descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(descriptor)
+            return None
+        return OpenBundle(descriptor, found.st_size, f'"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"')
+
+    def _digest(self, name: str, opened: OpenBundle) -> str:
+        """Return the SHA-256 of a bundle that is open."""
+        known = self._digests.get(name)
+        if known is None or known[0] != opened.tag:
+            with open(os.dup(opened.descriptor), "rb") as source:
+                source.seek(0)
+                known = self._digests[name] = (opened.tag, hashlib.file_digest(source, "sha256").hexdigest())
+        return known[1]
 
     def _part(self, name: str) -> Path:
         """Return the path of a copy that is not complete; no request can name it."""

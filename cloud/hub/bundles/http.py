@@ -1,6 +1,7 @@
 """Bundles over HTTP, for the updates of gateways.
 
-``GET /bundles/<name>``  a bundle (`X.raucb`) or its index (`X.raucb.blocks`), also in ranges (RFC 9110 section 14)
+``GET /bundles/<name>``  a bundle (`X.raucb`) or its index (`X.raucb.blocks`), also in ranges (RFC 9110 section 14);
+                         ``?sha256=`` requires this bundle, and not another one of the name
 
 A gateway of any tenant may fetch every bundle with its certificate. With ``--dev`` every client may.
 """
@@ -13,7 +14,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bridge.hub_bundles import PATH
+from bridge.hub_bundles import PATH, SHA256
 from cloud.hub.acceptor import Acceptor
 from cloud.hub.bundles.downloads import BundleDownloads, DownloadsFull
 from cloud.hub.gateway_certificate import gateway_of
@@ -32,9 +33,10 @@ def bundle_routes(downloads: BundleDownloads, acceptor: Acceptor) -> list[HttpRo
     async def fetch(request: Request) -> Response:
         gateway = gateway_of(request, acceptor)
         name: str = request.path_params["name"]
+        sha256 = request.query_params.get(SHA256)
         asked, condition = request.headers.get("range"), request.headers.get("if-range")
         try:
-            found = await downloads.begin(gateway, name, asked, condition)
+            found = await downloads.begin(gateway, name, sha256, asked, condition)
         except OSError as error:
             log.warning("bundle %s cannot be read: %s", name, error.strerror or error)
             raise RequestRefused(503, "the bundle cannot be read now") from None

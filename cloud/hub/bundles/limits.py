@@ -31,7 +31,8 @@ READ_BYTES: Final = 128 << 10
 
 DOWNLOAD_BYTES_A_SECOND: Final = 32 << 20
 """Bytes of bundles that a hub sends in a second, to all gateways together: some 5 % of a core, so that landings
-continue. 10 000 gateways that fetch 23 MiB each take two hours."""
+continue. 10 000 gateways that fetch 23 MiB each take two hours, if `DOWNLOADS_MAX` of their links carry that much: with
+links of 1 Mbit/s, eight hours."""
 
 DOWNLOAD_BURST_S: Final = 0.25
 """Seconds of that rate that may be sent at once."""

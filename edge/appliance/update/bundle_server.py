@@ -35,9 +35,13 @@ _REDIRECTS: Final = (
 class BundleServer:
     """Client of one server; `get` raises OSError and HTTPException."""
 
-    def __init__(self, proxy: Proxy | None, context: Callable[[], ssl.SSLContext]) -> None:
-        """`context`: TLS context for HTTPS servers."""
+    def __init__(
+        self, proxy: Proxy | None, context: Callable[[], ssl.SSLContext], redirects_max: int = REDIRECTS_MAX
+    ) -> None:
+        """`context`: TLS context for HTTPS servers. With a client certificate in it, `redirects_max` is 0: no other
+        server is to see the certificate."""
         self.proxy: Final = proxy
+        self._redirects_max = redirects_max
         self._context = context
         self._connection: http.client.HTTPConnection | None = None
         self._to: tuple[str, str] = ("", "")
@@ -48,7 +52,7 @@ class BundleServer:
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
         """Request a file, and follow redirects. The connection is kept if the answer is read to its end."""
         answer = self._ask(url, headers)
-        for _ in range(REDIRECTS_MAX):
+        for _ in range(self._redirects_max):
             place = answer.headers.get("Location")
             if answer.status not in _REDIRECTS or place is None:
                 break

@@ -352,8 +352,11 @@ class BundleDownload:
         if self._server is None or self._served != wanted:
             if self._server is not None:
                 self._server.close()
-            context = self._context if wanted.tls is None else partial(hub_context, wanted.tls)
-            self._server, self._served = BundleServer(wanted.proxy, context), wanted
+            if wanted.tls is None:
+                self._server = BundleServer(wanted.proxy, self._context)
+            else:
+                self._server = BundleServer(wanted.proxy, partial(hub_context, wanted.tls), redirects_max=0)
+            self._served = wanted
         last = "" if until is None else until - 1
         headers = {"Range": f"bytes={have}-{last}"} if have or until is not None else {}
         with contextlib.ExitStack() as opened:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.enrolment import ALPN
-from bridge.hub_bundles import name_in, path_of
+from bridge.hub_bundles import name_in, target_of
 from bridge.resources.values import HubUrl
 from edge.broker.configuration import TlsFiles
 from edge.broker.security.peer_tls import peer_context
@@ -32,7 +32,7 @@ def hub_urls(system: SystemSpec, hub: HubPart | None) -> Sequence[str]:
     if name is None or hub is None or hub.tls is None or hub.tls.certificate is None:
         return ()
     places = [HubUrl.parse(url) for url in hub.urls]
-    return [f"https://{each.endpoint}{path_of(name)}" for each in places if each.secure]
+    return [f"https://{each.endpoint}{target_of(name, system.sha256)}" for each in places if each.secure]
 
 
 def hub_fault(system: SystemSpec, gateway: GatewaySpec | None) -> str | None:

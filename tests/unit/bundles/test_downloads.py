@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -151,6 +152,10 @@ async def test_whole_bundle_and_ranges_are_sent(tmp_path: Path) -> None:
         assert (changed.status_code, len(changed.content)) == (200, len(CONTENT))
         beyond = await made.get(range=f"bytes={len(CONTENT)}-")
         assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(CONTENT)}")
+        digest = hashlib.sha256(CONTENT).hexdigest()
+        assert (await made.get(f"{NAME}?sha256={digest}")).content == CONTENT
+        for other in ("0" * 64, ""):
+            assert (await made.get(f"{NAME}?sha256={other}")).status_code == 404
         head = await made.get(method="HEAD")
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-length"] == str(len(CONTENT))
@@ -187,7 +192,7 @@ async def test_development_hub_serves_every_client(tmp_path: Path) -> None:
 
 
 async def begun(made: Site, gateway: Key) -> Any:
-    return await made.downloads.begin(gateway, NAME, None, None)
+    return await made.downloads.begin(gateway, NAME, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +262,7 @@ async def test_request_that_ends_while_the_file_is_opened_leaves_none_open(tmp_p
         loop, open_file = asyncio.get_running_loop(), made.folder.open
         found: list[OpenBundle | None] = []
 
-        def wait(name: str) -> OpenBundle | None:
+        def wait(name: str, _sha256: str | None = None) -> OpenBundle | None:
             loop.call_soon_threadsafe(opening.set)
             asyncio.run_coroutine_threadsafe(opened.wait(), loop).result(60)
             found.append(open_file(name))
@@ -279,7 +284,7 @@ async def test_request_that_ends_while_the_file_is_opened_leaves_none_open(tmp_p
 async def test_unreadable_disk_is_answered(tmp_path: Path) -> None:
     async with site(tmp_path) as made:
 
-        def fail(_name: str) -> None:
+        def fail(_name: str, _sha256: str | None) -> None:
             raise OSError(5, "Input/output error")
 
         made.folder.open = fail  # type: ignore[assignment,method-assign]

@@ -120,6 +120,22 @@ def test_other_content_does_not_replace_a_bundle(bundles: BundleFolder, built: P
     assert found.sha256 == hashlib.sha256(CONTENT + b"more").hexdigest(), "not the one that was known before"
 
 
+def test_bundle_is_opened_by_its_digest(bundles: BundleFolder, built: Path) -> None:
+    put_index(built, index_of(CONTENT))
+    digest = bundles.add(built).sha256
+    for name in (NAME, NAME + SUFFIX):
+        opened = bundles.open(name, digest)
+        assert opened is not None
+        os.close(opened.descriptor)
+    (bundles.folder / NAME).unlink()
+    assert bundles.open(NAME + SUFFIX, digest) is None, "an index without its bundle"
+    (bundles.folder / NAME).write_bytes(CONTENT + b"another")
+    before = len(os.listdir("/proc/self/fd"))
+    assert bundles.open(NAME, digest) is None
+    assert bundles.open(NAME + SUFFIX, digest) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_removal_takes_the_index_too(bundles: BundleFolder, built: Path) -> None:
     put_index(built, index_of(CONTENT))
     bundles.add(built)
@@ -258,6 +274,6 @@ class TestSystemThatNamesABundle:
         def fail(*_: object) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(served, "open", fail)
+        monkeypatch.setattr(served, "find", fail)
         with pytest.raises(ConfigurationRejected, match="Input/output error"):
             self.check(served, f"hub:{NAME}")

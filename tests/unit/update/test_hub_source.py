@@ -48,12 +48,22 @@ def wanted(hub: str, url: str = "hub:next.raucb") -> WantedSystem:
 def test_bundle_is_at_the_ways_of_the_uplink() -> None:
     found = wanted(f'url: "amqps://a.example", failover: ["wss://b.example/waypost", "amqps://[::1]:99"], {TLS}')
     assert found.urls == (
-        "https://a.example:5671/bundles/next.raucb",
-        "https://b.example:443/bundles/next.raucb",
-        "https://[::1]:99/bundles/next.raucb",
+        "https://a.example:5671/bundles/next.raucb?sha256=" + "c" * 64,
+        "https://b.example:443/bundles/next.raucb?sha256=" + "c" * 64,
+        "https://[::1]:99/bundles/next.raucb?sha256=" + "c" * 64,
     )
     assert found.tls == TlsFiles(ca="id.pem", certificate="id.pem", key="id.pem")
     assert msgspec.json.decode(msgspec.json.encode(found), type=WantedSystem) == found
+
+
+def test_hub_does_not_send_the_gateway_elsewhere(tmp_path: Path) -> None:
+    """Another server would see the certificate."""
+    files, clock = WantedFiles(tmp_path), Clock()
+    with FileServer(CONTENT) as server:
+        server.redirects = [server.url]
+        want(files, server.url, tls=TlsFiles())
+        assert BundleDownload(files, clock=clock).run() is not None
+    assert clock.naps == [RETRY_S[0]], "a redirect is a refusal"
 
 
 def test_other_servers_do_not_see_the_certificate() -> None:
