@@ -1,9 +1,8 @@
 """Sends gateways the devices that concern them, over the links that they attach for it.
 
 A gateway gives its cursor with its link. It gets one page at a time, and the next one when it has stored that. Once it
-has all, it gets changes within some seconds: a look at the revisions of all tenants finds its owner. The registry work
-runs in two threads with connections of their own: one reads pages, one does the upkeep of targets, which takes minutes
-after an older program.
+has all, it gets changes within some seconds: a look at the revisions of all tenants finds its owner. The registry is
+read in a thread with a connection of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +22,11 @@ from bridge import plain
 from bridge.device_pages import CURSOR, RESTART, cursor_in
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
-from cloud.hub.devices.limits import FOLLOW_INTERVAL_S, REFUSED_REST_S, REST_S_MAX, UPKEEP_INTERVAL_S
+from cloud.hub.devices.limits import FOLLOW_INTERVAL_S, REFUSED_REST_S, REST_S_MAX
 from cloud.hub.devices.pages import MadePage, SignBytes, make_page, read_cursor, sign_page
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor, GatewayRead
-from cloud.hub.registry.device_targets import TargetUpkeep
 from cloud.hub.registry.opening import open_registry
 from cloud.lake.faults import RegistryError
 from edge.output.logs import describe_error
@@ -113,24 +110,20 @@ class DeviceDownlink:
         self._labels: dict[str, dict[str, dict[str, str]]] = {}
         self._looked_at = float("-inf")
         self._tags = count()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = threading.Event()
+        self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the registry and start to follow it. Raises `RegistryError`."""
         self._registry_id = await asyncio.to_thread(_registry_id, self._url)
         await self._reader.open()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each) for each in (self._follow(), self._keep_targets())]
+        self._task = asyncio.create_task(self._follow(), name="devices of gateways")
 
     async def close(self) -> None:
         """Stop following and close the registry. Idempotent."""
-        self._stopping.set()  # the upkeep ends after its transaction
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        self._tasks = []
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
         await self._reader.close()
 
     # --- DownlinkSource -----------------------------------------------------------------------------------------
@@ -247,29 +240,8 @@ class DeviceDownlink:
         else:
             follower.behind = True
 
-    async def _keep_targets(self) -> None:
-        """Catch up with older programs, and drop tombstones."""
-        while True:
-            try:
-                await asyncio.to_thread(_keep_targets, self._url, self._stopping.is_set)
-            except RegistryError as error:
-                log.warning("the targets of devices are not kept: %s", error)
-            except Exception:  # as above
-                log.exception("the upkeep of the targets of devices failed with an internal error")
-            await asyncio.sleep(UPKEEP_INTERVAL_S)
-
 
 def _registry_id(registry: sa.URL) -> str:
     opened = open_registry(registry)
     opened.database.close()
     return opened.registry_id
-
-
-def _keep_targets(registry: sa.URL, stopping: Callable[[], bool]) -> None:
-    with contextlib.closing(open_registry(registry).database) as database:
-        upkeep = TargetUpkeep(database, stopping)
-        for tenant in upkeep.untracked():
-            changes = upkeep.track_tenant(tenant)
-            log.info("tenant %s: caught up with %d devices that an older program has changed", tenant, changes)
-        if dropped := upkeep.drop_tombstones():
-            log.info("dropped %d notes of removed devices", dropped)

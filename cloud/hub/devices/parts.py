@@ -16,6 +16,7 @@ from cloud.hub.devices.downlink import DeviceDownlink
 from cloud.hub.devices.limits import UNSENT_INTERVAL_S
 from cloud.hub.devices.pages import SignBytes
 from cloud.hub.devices.service import DeviceRegistry, DevicesBusy
+from cloud.hub.devices.upkeep import TargetKeeper
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.tenants import Tenants
@@ -32,7 +33,7 @@ def _signer_of(enrolment: Enrolment | None) -> SignBytes | None:
 
 
 class HubDeviceParts:
-    """Both parts of one hub. `open`, later `close`."""
+    """Parts of one hub. `open`, later `close`."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class HubDeviceParts:
         self.registry = DeviceRegistry(registry, quotas, now_us)
         self.downlink = DeviceDownlink(registry, sign) if sign is not None else None
         """None: gateways get no devices."""
+        self._upkeep = TargetKeeper(registry)
         if self.downlink is not None:
             sources[DEVICES] = self.downlink
 
@@ -74,8 +76,9 @@ class HubDeviceParts:
         return Counter({**self.downlink.figures, "without": len(self.downlink.refused)})
 
     async def open(self) -> None:
-        """Open both. Raises `RegistryError`."""
+        """Open them. Raises `RegistryError`."""
         await self.registry.open()
+        self._upkeep.open()
         if self.downlink is not None:
             await self.downlink.open()
         elif self._unsigned:
@@ -83,7 +86,8 @@ class HubDeviceParts:
             self._watching = asyncio.create_task(self._watch(), name="devices without a signature")
 
     async def close(self) -> None:
-        """Close both. Idempotent."""
+        """Close them. Idempotent."""
+        await self._upkeep.close()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
