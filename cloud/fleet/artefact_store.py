@@ -149,8 +149,9 @@ class _LocalArtefacts:
     def find(self, name: str) -> Iterator[dict[str, Any]]:
         from cloud.hub.artefacts.documents import artefact_document
         from cloud.hub.limits import TENANT_ARTEFACTS_MAX
+        from cloud.hub.registry.artefacts import FIRST_PLACE
 
-        rows = self._run(self._service.page(self._tenant, name, ("", "", 0), TENANT_ARTEFACTS_MAX))
+        rows = self._run(self._service.page(self._tenant, name, FIRST_PLACE, TENANT_ARTEFACTS_MAX))
         yield from (_plain(artefact_document(row)) for row in rows)
 
     def remove(self, name: str, version: str) -> None:

@@ -48,7 +48,14 @@ from cloud.hub.changes import note_change
 from cloud.hub.gateway_certificate import gateway_of
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
-from cloud.hub.registry.artefacts import ArtefactExists, ArtefactRow, ArtefactsFull, UnknownArtefact
+from cloud.hub.registry.artefacts import (
+    FIRST_PLACE,
+    ArtefactExists,
+    ArtefactPlace,
+    ArtefactRow,
+    ArtefactsFull,
+    UnknownArtefact,
+)
 from cloud.hub.scope import Scope, scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
@@ -66,7 +73,7 @@ FOR_GATEWAYS: Final = "/uplink/artefacts/{name}/{version}"
 IMAGE_TYPE: Final = "application/octet-stream"
 _CursorText = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z", max_length=255)]
 _CursorNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-_Cursor = tuple[_CursorText, _CursorText, _CursorNumber]
+_Cursor = tuple[_CursorText, _CursorText, _CursorNumber, _CursorText]
 Download = Callable[[str, Request], Awaitable[Response]]
 """Returns the answer for a tenant."""
 
@@ -262,16 +269,15 @@ def _shown(row: ArtefactRow) -> dict[str, object]:
 
 
 def _cursor(row: ArtefactRow) -> str:
-    content = msgspec.json.encode([row.tenant, row.name, row.sequence])
+    content = msgspec.json.encode(tuple(ArtefactPlace.of(row)))
     return base64.urlsafe_b64encode(content).decode()
 
 
-def _after(cursor: str) -> tuple[str, str, int]:
+def _after(cursor: str) -> ArtefactPlace:
     """Return the place of a cursor. Raises `RequestRefused`."""
     if not cursor:
-        return "", "", 0
+        return FIRST_PLACE
     try:
-        tenant, name, sequence = msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=_Cursor)
+        return ArtefactPlace(*msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=_Cursor))
     except (binascii.Error, ValueError):
         raise RequestRefused(400, "after must be the `next` of a page") from None
-    return tenant, name, sequence

@@ -32,7 +32,13 @@ from cloud.hub.artefacts.limits import (
     TENANT_DOWNLOADS_MAX,
     WAITING_MAX,
 )
-from cloud.hub.registry.artefacts import ArtefactKeyRow, ArtefactRow, RegisteredArtefacts, UnknownArtefact
+from cloud.hub.registry.artefacts import (
+    ArtefactKeyRow,
+    ArtefactPlace,
+    ArtefactRow,
+    RegisteredArtefacts,
+    UnknownArtefact,
+)
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import open_registry
 from edge.broker.http.ranges import ByteRange
@@ -109,7 +115,7 @@ class HubArtefacts:
         """Return an artefact, and what is missing of its image."""
         return await self._upload_of(await self._row(tenant, name, version))
 
-    async def page(self, tenant: str | None, name: str, after: tuple[str, str, int], limit: int) -> list[ArtefactRow]:
+    async def page(self, tenant: str | None, name: str, after: ArtefactPlace, limit: int) -> list[ArtefactRow]:
         """Return a page of artefacts, see `RegisteredArtefacts.page`."""
         return await self._ask(lambda tables: tables.page(tenant, name, after, limit))
 

@@ -69,6 +69,24 @@ _ROW: Final = [artefacts.c[name] for name in ArtefactRow._fields]
 _KEY: Final = [artefact_keys.c[name] for name in ArtefactKeyRow._fields]
 
 
+class ArtefactPlace(NamedTuple):
+    """Place in the list of artefacts. Two versions of a name that are being uploaded may have one sequence."""
+
+    tenant: str
+    name: str
+    sequence: int
+    version: str
+
+    @classmethod
+    def of(cls, row: ArtefactRow) -> ArtefactPlace:
+        """Return the place of an artefact."""
+        return cls(row.tenant, row.name, row.sequence, row.version)
+
+
+FIRST_PLACE: Final = ArtefactPlace("", "", 0, "")
+"""Place before all artefacts."""
+
+
 class RegisteredArtefacts:
     """Artefacts in the registry. Every method is one transaction, durable on return; raises `RegistryError`."""
 
@@ -105,10 +123,10 @@ class RegisteredArtefacts:
             raise UnknownArtefact(f"{name} {version}")
         return found
 
-    def page(self, tenant: str | None, name: str, after: tuple[str, str, int], limit: int) -> list[ArtefactRow]:
-        """Return artefacts by tenant, name and sequence, behind `after`. `tenant`: None for all; `name`: empty for
-        all."""
-        order = (artefacts.c.tenant, artefacts.c.name, artefacts.c.sequence)
+    def page(self, tenant: str | None, name: str, after: ArtefactPlace, limit: int) -> list[ArtefactRow]:
+        """Return artefacts by tenant, name, sequence and version, behind `after`. `tenant`: None for all; `name`: empty
+        for all."""
+        order = [artefacts.c[each] for each in ArtefactPlace._fields]
         query = sa.select(*_ROW).where(artefacts.c.removing.is_(False), sa.tuple_(*order) > sa.tuple_(*after))
         if tenant is not None:
             query = query.where(artefacts.c.tenant == tenant)

@@ -12,8 +12,10 @@ from bridge.artefacts.faults import ArtefactFault, ArtefactRefused
 from cloud.hub import limits
 from cloud.hub.registry import artefacts as module
 from cloud.hub.registry.artefacts import (
+    FIRST_PLACE,
     ArtefactExists,
     ArtefactKeyRow,
+    ArtefactPlace,
     ArtefactRow,
     ArtefactsFull,
     RegisteredArtefacts,
@@ -44,7 +46,7 @@ def stored(tables: RegisteredArtefacts, new: ArtefactRow) -> ArtefactRow:
 
 
 def listed(tables: RegisteredArtefacts, **query: Any) -> list[tuple[str, int]]:
-    given = {"tenant": "acme", "name": "", "after": ("", "", 0), "limit": 100}
+    given = {"tenant": "acme", "name": "", "after": FIRST_PLACE, "limit": 100}
     return [(each.name, each.sequence) for each in tables.page(**{**given, **query})]
 
 
@@ -139,7 +141,11 @@ def test_pages(tables: RegisteredArtefacts) -> None:
     everything = [("alpha", 3), ("blinker", 1), ("blinker", 2)]
     assert listed(tables) == everything
     assert listed(tables, limit=2) == everything[:2]
-    assert listed(tables, after=("acme", "blinker", 1)) == everything[2:]
+    assert listed(tables, after=ArtefactPlace("acme", "blinker", 1, "1.1")) == everything[2:]
+    twice = [row(5, version=version) for version in ("5.0", "5.0+second")]
+    for new in twice:
+        tables.add(new)
+    assert listed(tables, after=ArtefactPlace.of(twice[0])) == [("blinker", 5)], "the other one of this sequence"
     assert listed(tables, name="alpha") == [("alpha", 3)]
     assert listed(tables, tenant=None)[-1] == ("zeta", 1)
 
