@@ -70,6 +70,8 @@ static void put_number(struct text *text, uint32_t value) {
 
 uint32_t wp_waiting(const struct wp_device *device) { return device->next - device->acknowledged; }
 
+int wp_delivered(const struct wp_device *device) { return device->delivered; }
+
 static void advance(struct wp_device *device) {
     while (device->early & 1) {
         device->early >>= 1;
@@ -143,6 +145,7 @@ static void acknowledge(struct wp_device *device, uint32_t packet_id) {
     if (packet_id >= 1 && packet_id <= READING_IDS && ahead < WP_WINDOW
         && ahead < device->sending - device->acknowledged) {
         device->early |= (uint32_t)1 << ahead;
+        if ((int32_t)(device->acknowledged + ahead - device->first) >= 0) device->delivered = 1;
         device->retry_ms = RETRY_MS_MIN;
         advance(device);
     }
@@ -553,6 +556,7 @@ int wp_begin(struct wp_device *device, const struct wp_settings *settings, const
     uint32_t boot = port->random(port->context);
     for (int index = 0; index < 8; index++) device->boot[index] = digits[boot >> 4 * index & 15];
     load_spool(device);
+    device->first = device->next;
     return 0;
 }
 

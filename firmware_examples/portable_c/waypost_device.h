@@ -53,12 +53,13 @@ struct wp_device {
     const struct wp_settings *settings;
     /* readings */
     uint32_t next, acknowledged, sending, dropped;
+    uint32_t first; /* reading of this start */
     uint32_t early; /* bit i: reading `acknowledged` + i was acknowledged before an earlier one */
     uint32_t interval_ms, measured_ms, due_ms;
     char boot[9];
     uint8_t slot[WP_SLOT_BYTES];
     /* connection */
-    uint8_t state, stopping, storage_failed;
+    uint8_t state, stopping, storage_failed, delivered;
     uint8_t subscribe_due, online_due, answer_due, command_ack_due, pinged;
     uint16_t command_id, answer_id;
     uint32_t retry_at_ms, retry_ms, opened_ms, received_ms;
@@ -85,5 +86,8 @@ void wp_stop(struct wp_device *device);
 
 /* Number of readings that wait for their acknowledgement. */
 uint32_t wp_waiting(const struct wp_device *device);
+
+/* 1 once a reading of this start was acknowledged: the sign of health of a new firmware (waypost_update.h). */
+int wp_delivered(const struct wp_device *device);
 
 #endif

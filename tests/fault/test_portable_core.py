@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.firmware.programs import C_FLAGS, C_SANITIZERS, EXAMPLES, NO_LEAK_CHECK
+from tests.fault.firmware.programs import C_CORE, C_FLAGS, C_SANITIZERS, EXAMPLES, NO_LEAK_CHECK
 
 FOLDER = EXAMPLES / "portable_c"
-CHECK = Path(__file__).with_name("firmware") / "core_check.c"
-SOURCES = (str(CHECK), str(FOLDER / "waypost_device.c"), f"-I{FOLDER}")
+_CHECKS = Path(__file__).with_name("firmware")
+CHECKS = {
+    "device": (_CHECKS / "core_check.c", ("waypost_device",)),
+    "update": (_CHECKS / "update_check.c", ("waypost_update", "waypost_manifest", "waypost_http")),
+}
+"""Programs that check parts of the core."""
 QEMU = (
     *("qemu-system-arm", "-M", "mps2-an385", "-display", "none", "-monitor", "none", "-serial", "none"),
     *("-semihosting-config", "enable=on,target=native"),
@@ -21,6 +25,12 @@ QEMU = (
 arm_compiler = pytest.mark.skipif(
     shutil.which("arm-none-eabi-gcc") is None, reason="gcc-arm-none-eabi is not installed"
 )
+
+
+def sources(check: str) -> list[str]:
+    """Return the sources of a check, as arguments of a compiler."""
+    program, core = CHECKS[check]
+    return [str(program), *(str(FOLDER / f"{name}.c") for name in core), f"-I{FOLDER}"]
 
 
 def run(*command: str) -> str:
@@ -32,19 +42,21 @@ def run(*command: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-def test_core_on_this_machine_under_sanitizers(tmp_path: Path) -> None:
-    """Run a life with a reset, a torn slot and a full ring, then 400 lives with a gateway that sends any bytes."""
-    run("gcc", *C_FLAGS, *C_SANITIZERS, *SOURCES, "-o", str(tmp_path / "check"))
+@pytest.mark.parametrize("check", CHECKS)
+def test_core_on_this_machine_under_sanitizers(tmp_path: Path, check: str) -> None:
+    """Run lives with resets at any moment, damaged storage, and a gateway that sends any bytes."""
+    run("gcc", *C_FLAGS, *C_SANITIZERS, *sources(check), "-o", str(tmp_path / "check"))
     assert run(str(tmp_path / "check")) == "ok\n"
 
 
 @pytest.mark.slow
 @arm_compiler
 @pytest.mark.skipif(shutil.which("qemu-system-arm") is None, reason="qemu-system-arm is not installed")
-def test_core_on_an_emulated_cortex_m3(tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", CHECKS)
+def test_core_on_an_emulated_cortex_m3(tmp_path: Path, check: str) -> None:
     program = str(tmp_path / "check.elf")
     board = ("-mcpu=cortex-m3", "-mthumb", "-Os", "--specs=rdimon.specs", "-Wl,--section-start=.vectors=0x0")
-    run("arm-none-eabi-gcc", "-std=c11", *board, *SOURCES, str(CHECK.with_name("cortex_vectors.c")), "-o", program)
+    run("arm-none-eabi-gcc", "-std=c11", *board, *sources(check), str(_CHECKS / "cortex_vectors.c"), "-o", program)
     assert run(*QEMU, "-kernel", program) == "ok\n"
 
 
@@ -52,19 +64,23 @@ CODE_BYTES_MAX = 16 * 1024
 """Largest code of the portable core on a Cortex-M0+: a small board needs the rest for its network stack."""
 
 
+STRING_FUNCTIONS = {"memcmp", "memcpy", "memset", "strchr", "strcmp", "strlen", "strncmp", "strpbrk"}
+
+
 @pytest.mark.slow
 @arm_compiler
 def test_portable_core_fits_on_a_small_board(tmp_path: Path) -> None:
     """Compile it for a Cortex-M0+ with every warning as an error; it needs no allocation and no standard I/O."""
-    made = tmp_path / "core.o"
     arm = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-ffreestanding", "-Wstack-usage=1000")
-    source = EXAMPLES / "portable_c" / "waypost_device.c"
-    subprocess.run([*arm, *C_FLAGS, "-c", "-o", str(made), str(source)], check=True)
-    sizes = subprocess.run(["arm-none-eabi-size", str(made)], capture_output=True, text=True, check=True).stdout
-    text, data, bss = map(int, sizes.splitlines()[1].split()[:3])
-    assert text <= CODE_BYTES_MAX
-    assert (data, bss) == (0, 0), "its state belongs to the caller"
-    undefined = subprocess.run(["arm-none-eabi-nm", "-u", str(made)], capture_output=True, text=True, check=True)
-    needed = {line.split()[-1] for line in undefined.stdout.splitlines()}
-    helpers = {name for name in needed if name.startswith("__")}
-    assert needed - helpers <= {"memcmp", "memcpy", "memset", "strchr", "strlen", "strpbrk"}
+    code = 0
+    for name in C_CORE:
+        made = tmp_path / f"{name}.o"
+        subprocess.run([*arm, *C_FLAGS, "-c", "-o", str(made), str(FOLDER / f"{name}.c")], check=True)
+        sizes = subprocess.run(["arm-none-eabi-size", str(made)], capture_output=True, text=True, check=True).stdout
+        text, data, bss = map(int, sizes.splitlines()[1].split()[:3])
+        code += text
+        assert (data, bss) == (0, 0), "its state belongs to the caller"
+        undefined = subprocess.run(["arm-none-eabi-nm", "-u", str(made)], capture_output=True, text=True, check=True)
+        needed = {line.split()[-1] for line in undefined.stdout.splitlines()}
+        assert {each for each in needed if not each.startswith(("__", "wm_"))} <= STRING_FUNCTIONS
+    assert code <= CODE_BYTES_MAX

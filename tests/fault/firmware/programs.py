@@ -61,6 +61,9 @@ def _node() -> tuple[str, ...]:
 C_FLAGS: Final = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wvla")
 NO_LEAK_CHECK: Final = "detect_leaks=0"
 """Options of AddressSanitizer: a search for leaks needs ptrace, which containers refuse."""
+C_CORE: Final = ("waypost_device", "waypost_update", "waypost_manifest", "waypost_http")
+"""Files of the portable core, which every port compiles."""
+C_SOURCES: Final = (*C_CORE, "posix_main", "posix_network", "posix_update", "posix_boot_record")
 C_SANITIZERS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
@@ -70,7 +73,7 @@ def _portable_c() -> tuple[str, ...]:
     folder = EXAMPLES / "portable_c"
     _BUILT.append(tempfile.TemporaryDirectory(prefix="waypost-portable-c-"))
     made = Path(_BUILT[-1].name) / "waypost-device"
-    sources = [str(folder / name) for name in ("posix_main.c", "waypost_device.c")]
+    sources = [str(folder / f"{name}.c") for name in C_SOURCES]
     command = ["gcc", *C_FLAGS, *C_SANITIZERS, "-o", str(made), *sources, "-lssl", "-lcrypto"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -78,7 +81,7 @@ def _portable_c() -> tuple[str, ...]:
 
 
 _BUILT: Final[list[tempfile.TemporaryDirectory[str]]] = []
-_C: Final = pytest.mark.skipif(
+NEEDS_C: Final = pytest.mark.skipif(
     shutil.which("gcc") is None or not Path("/usr/include/openssl/ssl.h").exists(),
     reason="gcc or libssl-dev is not installed",
 )
@@ -143,7 +146,7 @@ PROGRAMS: Final = (
         answers_to_response_topic=False,
         has_spool_file=False,
     ),
-    ExampleProgram("portable_c", _portable_c, answers_to_response_topic=False, marks=(_C,)),
+    ExampleProgram("portable_c", _portable_c, answers_to_response_topic=False, marks=(NEEDS_C,)),
 )
 
 

@@ -1,0 +1,185 @@
+"""Gateway that holds images for devices, and the portable C program in two slots with its boot loader."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tests.fault.firmware.programs import (
+    C_FLAGS,
+    C_SANITIZERS,
+    C_SOURCES,
+    EXAMPLES,
+    ExampleProgram,
+)
+from tests.fault.firmware.site import WAIT_S, ExampleRun, ExampleSite
+from tests.support.artefact_gateway import ArtefactGateway
+from tests.support.artefact_hub import ArtefactHubServer
+from tests.support.artefacts import KEY, OTHER_KEY
+from tests.support.processes import wait_until
+
+NAME: Final = "pump"
+BOARD: Final = "posix"
+_FOLDER: Final = EXAMPLES / "portable_c"
+_BUILT: Final[list[tempfile.TemporaryDirectory[str]]] = []
+RECORD_STATE: Final = 9
+"""Place of the state in a record of the update (`waypost_update.c`); behind it is the state that was reported."""
+
+
+@functools.cache
+def _build_folder() -> Path:
+    """Return a folder with the objects that all versions share, the boot loader, and the key of the maker."""
+    _BUILT.append(tempfile.TemporaryDirectory(prefix="waypost-firmware-"))
+    made = Path(_BUILT[-1].name)
+    pem = KEY.public.pem + OTHER_KEY.public.pem
+    (made / "maker_key.h").write_text("".join(f'"{line}\\n"\n' for line in pem.splitlines()))
+    for name in C_SOURCES:
+        if name != "posix_update":
+            _compile("-c", str(_FOLDER / f"{name}.c"), "-o", str(made / f"{name}.o"))
+    sources = [str(_FOLDER / f"{name}.c") for name in ("posix_boot", "posix_boot_record")]
+    _compile(*sources, "-o", str(made / "waypost-boot"))
+    return made
+
+
+def _compile(*arguments: str) -> None:
+    done = subprocess.run(["gcc", *C_FLAGS, *C_SANITIZERS, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def firmware(version: str, sequence: int) -> bytes:
+    """Return the program as this version."""
+    folder = _build_folder()
+    update, made = folder / f"update-{version}.o", folder / f"device-{version}"
+    texts = {"NAME": NAME, "VERSION": version, "BOARD": BOARD}
+    fields = [f'-DFIRMWARE_{key}="{value}"' for key, value in texts.items()]
+    fields += [f"-DFIRMWARE_SEQUENCE={sequence}", "-DFIRMWARE_HAS_KEY", f"-I{folder}"]
+    _compile(*fields, "-c", str(_FOLDER / "posix_update.c"), "-o", str(update))
+    others = [str(folder / f"{name}.o") for name in C_SOURCES if name != "posix_update"]
+    _compile(str(update), *others, "-o", str(made), "-lssl", "-lcrypto")
+    return made.read_bytes()
+
+
+class UpdateSite(ExampleSite):
+    """Site with a gateway that holds images."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._hub = ArtefactHubServer()
+
+    def __enter__(self) -> Self:
+        self._hub.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._hub.__exit__()
+
+    def offer(self, version: str, image: bytes, **fields: Any) -> None:
+        """Let the gateway hold this image and no other; `fields` replace those of its manifest."""
+        self._hub.add(image, **{"name": NAME, "version": version, "boards": (BOARD,), **fields})
+        self.gateway.stop()
+        shutil.rmtree(self.folder / "gw" / "artefacts", ignore_errors=True)  # a version is held only once
+        keys = (KEY.public.pem, OTHER_KEY.public.pem)
+        keeper = ArtefactGateway(self.folder / "gw", self._hub.port)
+        keeper.want({"name": NAME, "version": version}, keys=keys)
+        keeper.run(lambda here: set(here.held) == {(NAME, version)})
+        self.gateway.start()
+
+    def reports(self, device: str, arrived: dict[str, list[Any]]) -> list[tuple[str, str, str]]:
+        """Return version, state and reason of the reports of a device."""
+        found = [json.loads(each.payload) for each in arrived[f"plant/{device}/artefact-report"]]
+        return [(each["version"], each["state"], each["reason"]) for each in found]
+
+
+PROGRAM: Final = ExampleProgram(
+    "portable_c",
+    lambda: (str(_build_folder() / "waypost-boot"),),
+    arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),),
+)
+
+
+@dataclass(frozen=True)
+class SlotsState:
+    """State of a device, read from its disk."""
+
+    kept: str
+    trial: str
+    update: int
+    """State of the newest record of the update."""
+    reported: int
+    """State that the gateway has taken."""
+    downloaded: int
+
+
+class UpdatingDevice(ExampleRun):
+    """Device with the program in two slots."""
+
+    def __init__(self, site: UpdateSite, name: str, image: bytes, **settings: object) -> None:
+        folder = site.folder / name
+        self.slots = folder / "slots"
+        self.slots.mkdir(parents=True)
+        (self.slots / "slot0").write_bytes(image)
+        (self.slots / "slot0").chmod(0o755)
+        own: dict[str, object] = {
+            "HOST": "127.0.0.1",
+            "PORT": site.links["mqtts"].port,
+            "DEVICE": name,
+            "INTERVAL_MS": 50,
+            "SPOOL_READINGS": 4096,
+            "PASSWORD": site.add_device(name),
+            "CA": site.authority.certificate,
+            "UPDATE_URL": f"https://127.0.0.1:{site.links['https'].port}",
+            "UPDATE_S": 1,
+            "SLOTS_FOLDER": self.slots,
+        }
+        super().__init__(PROGRAM, folder, own | settings)
+
+    @property
+    def state(self) -> SlotsState:
+        kept, trial = "0", "-"
+        if (self.slots / "boot").exists():
+            kept, trial, _ = (self.slots / "boot").read_text().split()
+        records = [self.slots / name for name in ("update0", "update1")]
+        newest = max((each.read_bytes() for each in records if each.exists()), key=_count_of, default=b"")
+        state, reported = newest[RECORD_STATE : RECORD_STATE + 2] or b"\0\0"
+        other = self.slots / ("slot1" if kept == "0" else "slot0")
+        return SlotsState(kept, trial, state, reported, other.stat().st_size if other.exists() else 0)
+
+    def wait_until(self, met: Callable[[], bool], what: str) -> None:
+        """Wait while the device runs."""
+        self._wait(met, what)
+
+    def wait_reported(self, *states: int) -> None:
+        """Wait until the gateway has taken a report with one of these states."""
+        self.wait_until(lambda: self.state.update == self.state.reported in states, f"it reports {states}")
+
+    def wait_changes(self, count: int) -> None:
+        """Wait until its disk has changed this often, as far as looking every millisecond shows."""
+        for _ in range(count):
+            before, stored = self.state, self.spool.next
+
+            def changed(before: SlotsState = before, stored: int = stored) -> bool:
+                return self.state != before or self.spool.next > stored + 5
+
+            wait_until(changed, timeout_s=WAIT_S, what=f"the disk changes: {self.said()[-2000:]}", every_s=0.001)
+
+
+def _count_of(record: bytes) -> int:
+    return int.from_bytes(record[4:8], "little")
+
+
+def chance() -> random.Random:
+    """Return a source of chance; its seed is printed."""
+    seed = int(os.environ.get("WAYPOST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print(f"WAYPOST_SEED={seed}")
+    return random.Random(seed)

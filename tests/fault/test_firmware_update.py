@@ -1,0 +1,224 @@
+"""Update of the portable C program by itself: from a real gateway, killed at random moments, with bad images.
+
+Bad images, and the campaign of 21 kills, are slow tests:
+``./waypost test tests/fault/test_firmware_update.py -m slow -s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.artefacts.keys import ArtefactAlgorithm, MakerPrivateKey
+from bridge.artefacts.manifest import ArtefactKind
+from tests.fault.firmware.checker import judge_example
+from tests.fault.firmware.programs import NEEDS_C
+from tests.fault.firmware.scripted_gateway import ScriptedGateway
+from tests.fault.firmware.update_site import UpdateSite, UpdatingDevice, chance, firmware
+from tests.support.artefacts import IMAGE, OTHER_KEY, sealed
+
+pytestmark = [NEEDS_C, pytest.mark.timeout(300)]
+
+OLD, NEW = ("1.0.0", 1), ("1.1.0", 2)
+HEALTHY, ROLLED_BACK = 5, 6
+"""States in a record of the update."""
+KILLS, DEVICES = 7, 3
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpdateSite]:
+    with UpdateSite(tmp_path_factory.mktemp("site")) as running:
+        yield running
+
+
+def finish(site: UpdateSite, device: UpdatingDevice) -> tuple[dict[str, list[Any]], int]:
+    """Stop a device once all is delivered; return what arrived, and check that nothing of the spool was lost."""
+    name = str(device.settings["DEVICE"])
+    site.command(name, b'{"stop": true}')
+    assert device.ended() == 0, device.said()
+    arrived = site.collect()
+    verdict = judge_example([each.payload for each in arrived[f"plant/{name}"]], device.spool.next)
+    assert verdict.right, (verdict, device.said())
+    return arrived, verdict.boots
+
+
+def test_device_updates_itself(site: UpdateSite) -> None:
+    site.offer("1.1.0", firmware(*NEW), sequence=2)
+    with UpdatingDevice(site, "update", firmware(*OLD)) as device:
+        device.wait_reported(HEALTHY)
+        device.wait_acknowledged()
+        arrived, boots = finish(site, device)
+    assert device.state.kept == "1"
+    assert (device.slots / "slot1").read_bytes() == firmware(*NEW)
+    states = [state for _, state, _ in site.reports("update", arrived)]
+    assert states == ["downloading", "verified", "installed", "healthy"]
+    assert boots == 2
+    assert "firmware: pump 1.1.0" in device.said()
+
+
+@pytest.mark.slow
+def test_image_signed_with_es256_is_installed(site: UpdateSite) -> None:
+    site.offer("1.1.0", firmware(*NEW), sequence=2, key=OTHER_KEY)
+    with UpdatingDevice(site, "es256", firmware(*OLD)) as device:
+        device.wait_reported(HEALTHY)
+        finish(site, device)
+    assert device.state.kept == "1"
+
+
+BAD_IMAGES = {
+    "crashes": b"#!/bin/sh\nexit 3\n",
+    "hangs": b"#!/bin/sh\nexec sleep 1000\n",
+    "is-no-program": b"\x7fELF nothing",
+    "cannot-connect": None,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BAD_IMAGES)
+def test_bad_image_is_rolled_back_and_reported(site: UpdateSite, tmp_path: Path, kind: str) -> None:
+    image = BAD_IMAGES[kind]
+    if image is None:
+        program = tmp_path / "device"
+        program.write_bytes(firmware(*NEW))
+        program.chmod(0o755)
+        image = f"#!/bin/sh\nWAYPOST_PORT=1 exec {program}\n".encode()
+    site.offer("1.1.0", image, sequence=2)
+    with UpdatingDevice(site, kind, firmware(*OLD), WATCHDOG_S=2, TRIAL_S=2, UPDATE_S=60) as device:
+        device.wait_reported(ROLLED_BACK)
+        device.wait_acknowledged()
+        arrived, _ = finish(site, device)
+    assert device.state.kept == "0"
+    reports = site.reports(kind, arrived)
+    reason = "not-healthy" if kind == "cannot-connect" else "restarted"
+    assert reports[-1] == ("1.1.0", "rolled-back", reason), (reports, device.said(), device.state)
+    assert [state for _, state, _ in reports] == ["downloading", "verified", "installed", "rolled-back"]
+
+
+@pytest.mark.slow
+def test_mislabelled_image_is_rolled_back(site: UpdateSite) -> None:
+    """An image that says another sequence than its manifest would be offered again and again."""
+    site.offer("1.2.0", firmware(*NEW), sequence=3)
+    with UpdatingDevice(site, "mislabelled", firmware(*OLD)) as device:
+        device.wait_reported(ROLLED_BACK)
+        arrived, _ = finish(site, device)
+    assert device.state.kept == "0"
+    assert site.reports("mislabelled", arrived)[-1] == ("1.2.0", "rolled-back", "wrong-sequence")
+
+
+def test_image_for_other_boards_is_refused(site: UpdateSite) -> None:
+    site.offer("1.1.0", firmware(*NEW), sequence=2, boards=("other",))
+    with UpdatingDevice(site, "other-board", firmware(*OLD)) as device:
+        device.wait_reported(ROLLED_BACK)
+        device.wait_acknowledged()
+        arrived, boots = finish(site, device)
+    assert boots == 1
+    assert site.reports("other-board", arrived) == [("1.1.0", "rolled-back", "wrong-board")]
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    """Return the content with one bit changed."""
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+LATER: dict[str, Any] = {"name": "pump", "version": "2.0", "sequence": 2, "boards": ("posix",)}
+GOOD = sealed(**LATER)
+STRANGER = MakerPrivateKey.generate(ArtefactAlgorithm.ED25519)
+REFUSED = {
+    "forged": (flipped(GOOD, -80), IMAGE),
+    "unknown-key": (sealed(key=STRANGER, **LATER), IMAGE),
+    "truncated": (GOOD[:-1], IMAGE),
+    "malformed": (GOOD + b"\0", IMAGE),
+    "unsupported-version": (GOOD.replace(b"\xa3\x01\x27", b"\xa3\x01\x30"), IMAGE),
+    "downgraded": (sealed(**LATER | {"sequence": 1}), IMAGE),
+    "wrong-board": (sealed(**LATER | {"boards": ("other", "posix2")}), IMAGE),
+    "wrong-from-version": (sealed(**LATER | {"from_versions": ("0.9", "0.8")}), IMAGE),
+    "too-large": (sealed(**LATER | {"size": 1 << 30}), IMAGE),
+}
+"""Manifest and image by the reason for which a device refuses them."""
+
+
+@pytest.mark.parametrize(
+    ("manifest", "image", "reason"),
+    [
+        *(pytest.param(*offer, reason, id=reason) for reason, offer in REFUSED.items()),
+        pytest.param(sealed(**LATER | {"name": "fan"}), IMAGE, "forged", id="another-name"),
+        pytest.param(sealed(**LATER | {"version": "2.1"}), IMAGE, "forged", id="another-version"),
+        pytest.param(sealed(**LATER | {"kind": ArtefactKind.MODEL}), IMAGE, "malformed", id="no-firmware"),
+        pytest.param(GOOD, IMAGE[:-1], "truncated", id="short-image"),
+        pytest.param(GOOD, flipped(IMAGE, 100), "forged", id="changed-image"),
+    ],
+)
+def test_wrong_artefact_is_refused_with_the_reason(
+    refusing: RefusingDevice, manifest: bytes, image: bytes, reason: str
+) -> None:
+    reports = refusing.see(manifest, image)
+    assert reports[-1] == ("rolled-back", reason)
+    assert ("verified", "") not in reports
+    assert refusing.device.state.kept == "0"
+    assert not (refusing.device.slots / "boot").exists(), "the boot loader was told nothing"
+
+
+def test_artefact_that_is_not_valid_yet_waits(refusing: RefusingDevice) -> None:
+    gateway, device = refusing.gateway, refusing.device
+    refusing.offer(sealed(**LATER | {"not_before": 4_000_000_000}), IMAGE)
+    device.wait_said("a new image is not valid yet")
+    assert gateway.reports == []
+
+
+class RefusingDevice:
+    """Device that sees one wrong artefact after the other."""
+
+    def __init__(self, gateway: ScriptedGateway, device: UpdatingDevice) -> None:
+        self.gateway, self.device = gateway, device
+
+    def offer(self, manifest: bytes, image: bytes) -> None:
+        self.gateway.reports.clear()
+        self.gateway.manifest, self.gateway.image = manifest, image
+        self.gateway.offer = {"name": "pump", "version": "2.0", "kind": "firmware", "sequence": 2}
+
+    def see(self, manifest: bytes, image: bytes) -> list[tuple[str, str]]:
+        """Offer an artefact; return the reports about it, until the end of the first try."""
+        self.offer(manifest, image)
+
+        def ended() -> bool:
+            return any(state == "rolled-back" for state, _ in self.gateway.reports)
+
+        self.device.wait_until(ended, "it is refused")
+        reports = list(self.gateway.reports)
+        self.gateway.offer = {}
+        return reports
+
+
+@pytest.fixture(scope="module")
+def refusing(site: UpdateSite) -> Iterator[RefusingDevice]:
+    with ScriptedGateway() as gateway:
+        device = UpdatingDevice(site, "refusing", firmware(*OLD), UPDATE_URL=gateway.url)
+        with device:
+            yield RefusingDevice(gateway, device)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_update_ends_new_and_healthy_or_old_and_reported(site: UpdateSite) -> None:
+    random = chance()
+    site.offer("1.1.0", firmware(*NEW), sequence=2)
+    ends = []
+    for number in range(DEVICES):
+        with UpdatingDevice(site, f"killed-{number}", firmware(*OLD), UPDATE_S=2) as device:
+            for _ in range(KILLS):
+                device.wait_changes(random.randrange(1, 12))
+                device.reset()
+            device.wait_reported(HEALTHY, ROLLED_BACK)
+            device.wait_acknowledged()
+            arrived, boots = finish(site, device)
+            reports = site.reports(f"killed-{number}", arrived)
+            ends.append((device.state, boots, reports))
+            last = {HEALTHY: "healthy", ROLLED_BACK: "rolled-back"}[device.state.update]
+            assert reports[-1][1] == last, (reports, device.said())
+            assert device.state.kept == ("1" if last == "healthy" else "0")
+            assert device.state.trial == "-"
+    for end in ends:
+        print(end)
