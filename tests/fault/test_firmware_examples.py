@@ -254,7 +254,7 @@ def test_spool_of_another_program_is_delivered_first(
     name = f"heir-{program.name}"
     contents = [json.dumps({"device": name, "boot": "before", "seq": number}).encode() for number in range(7, 13)]
     run = ExampleRun(program, tmp_path, settings_at(site, program, name, site.add_device(name)))
-    write_spool(run.spool_path, 16, contents, first=7, acknowledged=9)
+    write_spool(run.spool_path, 512, contents, first=7, acknowledged=9)
     with run:
         run.wait_acknowledged(5)
         run.stop()
@@ -262,7 +262,7 @@ def test_spool_of_another_program_is_delivered_first(
     arrived = [each.payload for each in site.collect()[f"plant/{name}"]]
     assert arrived[:4] == contents[2:], "those below the watermark were acknowledged before"
     assert [json.loads(each)["seq"] for each in arrived[4:6]] == [13, 14]
-    assert read_spool(run.spool_path).capacity == 16
+    assert read_spool(run.spool_path).capacity == 512
 
 
 class TestChecker:
