@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import quote
@@ -20,6 +20,8 @@ from edge.output.errors import CommandError, Exit
 from edge.remote.client import ConsoleClient
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from cloud.hub.artefacts.service import HubArtefacts
 
 T = TypeVar("T")
@@ -32,6 +34,8 @@ BUSY_ATTEMPTS_MAX: Final = 60
 """Times that a part is sent again while the hub is busy, or has had enough requests of this user."""
 BUSY_S: Final = 1.0
 """Pause before it is sent again."""
+_PAGE_ROWS: Final = 500
+"""Reports of one transaction."""
 _BUSY: Final = ("too-many-requests", "not-available")
 
 
@@ -55,6 +59,9 @@ class ArtefactStore(Protocol):
 
     def remove(self, name: str, version: str) -> None:
         """Remove an artefact with its image."""
+
+    def reports(self, given: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield reports of devices. `given`: values of `artefact`, `version`, `device` and `state`; empty for all."""
 
     def keys(self) -> list[dict[str, Any]]:
         """Return the trusted keys."""
@@ -99,6 +106,10 @@ class _RemoteArtefacts:
     def remove(self, name: str, version: str) -> None:
         self._ask(_path(name, version), method="DELETE")
 
+    def reports(self, given: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        query = {name: value or None for name, value in given.items()}
+        yield from self._client.pages("artefact-reports", "reports", tenant=self._tenant, **query)
+
     def keys(self) -> list[dict[str, Any]]:
         return list(self._ask("artefact-keys")["keys"])
 
@@ -123,9 +134,10 @@ class _RemoteArtefacts:
 class _LocalArtefacts:
     """Artefacts in a data directory."""
 
-    def __init__(self, service: HubArtefacts, runner: asyncio.Runner, tenant: str) -> None:
+    def __init__(self, service: HubArtefacts, runner: asyncio.Runner, registry: sa.URL, tenant: str) -> None:
         self._service = service
         self._runner = runner
+        self._registry = registry
         self._tenant = tenant
 
     def add(self, envelope: bytes) -> dict[str, Any]:
@@ -156,6 +168,19 @@ class _LocalArtefacts:
 
     def remove(self, name: str, version: str) -> None:
         self._run(self._service.remove(self._tenant, name, version))
+
+    def reports(self, given: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        from cloud.hub.device_updates.documents import report_document
+        from cloud.hub.registry.device_updates import DeviceUpdates, UpdateFilter
+        from cloud.hub.registry.opening import open_registry
+
+        artefact, version, device, state = (given[name] or None for name in ("artefact", "version", "device", "state"))
+        wanted = UpdateFilter(self._tenant, artefact, version, device, state)
+        with contextlib.closing(open_registry(self._registry).database) as database:
+            updates, after = DeviceUpdates(database), None
+            while rows := updates.page(wanted, after, _PAGE_ROWS):
+                yield from (_plain(report_document(row)) for row in rows)
+                after = rows[-1].name, rows[-1].version, rows[-1].device
 
     def keys(self) -> list[dict[str, Any]]:
         from cloud.hub.artefacts.documents import key_document
@@ -212,7 +237,7 @@ def open_artefacts(hub: HubPlace, tenant: str) -> Iterator[ArtefactStore]:
         service = HubArtefacts(registry, store, lambda: time.time_ns() // 1_000)
         try:
             runner.run(service.open())
-            yield _LocalArtefacts(service, runner, tenant or DEFAULT_TENANT)
+            yield _LocalArtefacts(service, runner, registry, tenant or DEFAULT_TENANT)
         finally:
             runner.run(service.close())
 

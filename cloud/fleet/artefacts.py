@@ -22,6 +22,7 @@ from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.password import read_password
 from edge.output.terminal import say
+from edge.output.times import moment_us
 
 if TYPE_CHECKING:
     from bridge.artefacts.keys import MakerPrivateKey, MakerPublicKey
@@ -310,6 +311,14 @@ ARTEFACTS: Final = Listing(
     ("sha256", "key", "added_at", "added_by"),
     empty="no artefact",
 )
+REPORTS: Final = Listing(
+    "artefact-report",
+    "device",
+    ("device", "artefact", "version", "state", "reported_at", "reason"),
+    ("gateway", "tenant"),
+    empty="no report",
+)
+STATES: Final = ("downloading", "verified", "installed", "healthy", "rolled-back")
 KEYS: Final = Listing("artefact-key", "id", ("id", "label", "added_at"), ("added_by",), empty="no trusted key")
 tenant_option = click.option(
     "--tenant", default="", show_default="default; over HTTP the user's own", help="Tenant of the artefact."
@@ -396,6 +405,25 @@ def remove(hub: HubPlace, tenant: str, name: str, version: str) -> None:
     with _explained(), open_artefacts(hub, tenant) as store:
         store.remove(name, version)
     say(f"{name} {version}: removed")
+
+
+@artefact.command()
+@hub_options
+@tenant_option
+@click.option("--device", default="", help="Only of this device.")
+@click.option("--state", type=click.Choice(STATES), help="Only with this state.")
+@click.argument("name", required=False, default="")
+@click.argument("version", required=False, default="")
+@output_option("artefact-report")
+def reports(hub: HubPlace, tenant: str, device: str, state: str | None, name: str, version: str, form: str) -> None:
+    """List what devices report about artefacts.
+
+    One row for each device and version: its newest report. Only of artefacts that the hub has.
+    """
+    given = {"artefact": name, "version": version, "device": device, "state": state or ""}
+    with _explained(), open_artefacts(hub, tenant) as store:
+        rows = [{**each, "reported_at": moment_us(each["reported_at"] * 1_000)} for each in store.reports(given)]
+    print_listing(REPORTS, rows, form)
 
 
 @artefact.group()

@@ -68,6 +68,7 @@ class HubHealth:
         tls: TlsListener | None,
         enrolment: Enrolment | None = None,
         commands: Callable[[], str | None] = lambda: None,
+        device_updates: Callable[[], str | None] = lambda: None,
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
         devices: Callable[[], str | None] = lambda: None,
@@ -79,8 +80,9 @@ class HubHealth:
         data: Path,
     ) -> None:
         """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
-        listener, if it has any; `commands` returns why commands wait, `alerts` why rules are not evaluated,
-        `audit` why changes are not recorded, `devices` why gateways do not get the devices of the registry."""
+        listener, if it has any; `commands` returns why commands wait, `device_updates` why reports of devices do,
+        `alerts` why rules are not evaluated, `audit` why changes are not recorded, `devices` why gateways do not get
+        the devices of the registry."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -93,6 +95,7 @@ class HubHealth:
         self._tls = tls
         self._enrolment = enrolment
         self._commands = commands
+        self._device_updates = device_updates
         self._alerts = alerts
         self._audit = audit
         self._devices = devices
@@ -221,6 +224,9 @@ class HubHealth:
             yield FoundProblem(
                 "commands", f"commands and their outcomes wait: {why}", "check registry and log of the hub"
             )
+        if (why := self._device_updates()) is not None:
+            what = f"reports of devices about artefacts wait at their gateways: {why}"
+            yield FoundProblem("artefact reports", what, "check registry and log of the hub")
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
             yield FoundProblem(

@@ -432,5 +432,9 @@ TENANT_ARTEFACT_NAMES_MAX = 10_000
 """Names of artefacts of a tenant, also of removed ones: 2 MB. None is forgotten, as a downgrade of it would be accepted
 then; an artefact of a further name is refused."""
 
+TENANT_DEVICE_UPDATES_MAX = 4_000_000
+"""Reports of devices about artefacts that a tenant has in the registry, at 0.4 KB each: four versions for each
+device of `TENANT_DEVICES_MAX`. A report about a further one is in the lake only."""
+
 TENANT_ARTEFACT_KEYS_MAX = 32
 """Trusted keys of a tenant: two for each of a dozen makers, so that each can replace its own."""

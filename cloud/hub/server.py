@@ -35,6 +35,7 @@ from cloud.hub.artefacts.image_store import ImageStore
 from cloud.hub.artefacts.service import HubArtefacts
 from cloud.hub.audit_trail import HubAudit
 from cloud.hub.availability import HubAvailability
+from cloud.hub.batch_news import hear_all
 from cloud.hub.bundles.downloads import BundleDownloads
 from cloud.hub.bundles.folder import BundleFolder
 from cloud.hub.bundles.http import bundle_routes
@@ -47,6 +48,8 @@ from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
+from cloud.hub.device_updates.http import report_routes
+from cloud.hub.device_updates.service import HubDeviceUpdates
 from cloud.hub.devices.parts import HubDeviceParts
 from cloud.hub.devices.routes import device_registry_routes
 from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
@@ -194,6 +197,7 @@ class HubServer:
         self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
         self._desired = _desired_configurations(opened.own, registry, self._notices) if self._enrolment else None
         self._commands, self._receipts = self._make_commands(registry), self._make_receipts()
+        self._updates = HubDeviceUpdates(registry, _now_us)
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""
@@ -209,7 +213,7 @@ class HubServer:
             now_us=_now_us,
             clock=loop.time,
             copy=self._messaging.copy,
-            hear=self._commands.handle_batch,
+            hear=hear_all(self._commands.handle_batch, self._updates.handle_batch),
             configured=self._desired.reported if self._desired is not None else ignore_report,
             requested=self._receipts.request,
             tenants=configuration.tenants,
@@ -306,6 +310,7 @@ class HubServer:
             tls=self._tls,
             enrolment=self._enrolment,
             commands=lambda: self._commands.trouble,
+            device_updates=lambda: self._updates.trouble,
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
             devices=lambda: self._devices.trouble,
@@ -464,7 +469,7 @@ class HubServer:
         if self._desired is not None:
             await self._desired.open()
         parts = (self._quotas, self._commands, self._alerts, self._audit, self._devices)
-        for part in (*parts, self._events, self._problems, self._artefacts):
+        for part in (*parts, self._events, self._problems, self._artefacts, self._updates):
             await part.open()
         self._notices.start()
 
@@ -473,7 +478,7 @@ class HubServer:
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
         async with contextlib.AsyncExitStack() as ends:
-            for part in reversed((self._artefacts, self._problems, self._events, *parts, *services)):
+            for part in reversed((self._updates, self._artefacts, self._problems, self._events, *parts, *services)):
                 if part is not None:
                     ends.push_async_callback(part.close)
             ends.push_async_callback(self._notices.stop)
@@ -510,6 +515,7 @@ class HubServer:
                 *device_registry_routes(self._devices.registry, access, tenants.names),
                 *_update_routes(self._desired, self._downloads, access, self.acceptor),
                 *artefact_routes(self._artefacts, access, self.acceptor),
+                *report_routes(self._updates, access),
                 *_identity_routes(self._enrolment, access, self._renewal, lambda: self._url),
             ],
         )

@@ -23,6 +23,7 @@ from bridge.lane import BatchLane
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from bridge.plain import Arrival as PlainMessage
 from bridge.reports import OLDER_COPY
+from cloud.hub.batch_news import Hear
 from cloud.hub.committer import Committer
 from cloud.hub.documents import (
     CONNECTED,
@@ -65,11 +66,6 @@ Copy = Callable[[str, str, Batch], None]
 """Called with tenant, gateway and batch, to copy it (`cloud.hub.copies`)."""
 
 
-Hear = Callable[[str, str, Batch, Callable[[bool], None]], bool]
-"""Called with tenant, gateway and batch. Return True if it has news of commands; the function is then called with
-whether those are stored."""
-
-
 Reported = Callable[[Key, DesiredReport, Callable[[], None]], None]
 """Called with the configuration report of a gateway, and a function to call when it is stored."""
 
@@ -99,8 +95,8 @@ def ignore_report(_key: Key, _report: DesiredReport, _kept: Callable[[], None]) 
     """Ignore a report: the hub configures no gateways."""
 
 
-def _no_command_news(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
-    """Find no news of commands."""
+def _no_news(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
+    """Find no news."""
     return False
 
 
@@ -124,7 +120,7 @@ class HubService:
         now_us: Callable[[], int],
         clock: Callable[[], float],
         copy: Copy = _copy_nothing,
-        hear: Hear = _no_command_news,
+        hear: Hear = _no_news,
         configured: Reported = ignore_report,
         requested: Requested = _no_receipts,
         tenants: Tenants | None = None,
@@ -424,7 +420,7 @@ class HubService:
 
 
 class _BatchAnswer:
-    """Answer to a batch with news of commands: waits for the landing and for the news."""
+    """Answer to a batch with news: waits for the landing and for the news."""
 
     __slots__ = ("_kept", "_verdict", "answer")
 
@@ -448,7 +444,7 @@ class _BatchAnswer:
             return
         verdict, words = self._verdict
         if verdict is LandingOutcome.LANDED and not self._kept:
-            verdict, words = LandingOutcome.RELEASED, "its results of commands cannot be stored now"
+            verdict, words = LandingOutcome.RELEASED, "its news of commands and devices cannot be stored now"
         self.answer(verdict, words)
 
 

@@ -224,6 +224,24 @@ def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFlee
         return any(row["address"] == "plant/pump-1/artefact-report" for row in found)
 
     wait_until(reported, timeout_s=60, what="the report lands")
+
+    def states() -> list[tuple[str, str, str]]:
+        found = hub.get("artefact-reports?artefact=told&version=1.2.0")["reports"]
+        return [(each["device"], each["state"], each["gateway"]) for each in found]
+
+    assert states() == [("pump-1", "installed", "mill")], "in the registry before the gateway was answered"
+    fleet.hub.kill()
+    healthy = json.dumps({"state": "healthy"}).encode()
+    assert ask(gateway, "POST", f"{path}/report", healthy, json_fields).status == 202
+    fleet.hub.start()
+    wait_until(lambda: states() == [("pump-1", "healthy", "mill")], timeout_s=60, what="the report comes later")
+    [counted] = hub.get("artefact-reports/counts?artefact=told")["counts"]
+    assert counted == {"artefact": "told", "version": "1.2.0", "state": "healthy", "devices": 1}
+    [row] = items_of("artefact", "reports", "--data", str(fleet.hub.data), "told", "1.2.0", "--state", "healthy")
+    assert (row["device"], row["gateway"]) == ("pump-1", "mill")
+    assert "no report" in output_of("artefact", "reports", "--data", str(fleet.hub.data), "--device", "pump-2")
+    for wrong in ("state=exploded", "after=x", "artefact=%00"):
+        assert hub.send("GET", f"artefact-reports?{wrong}").status == 400
     fleet.fleet("revoke", "mill")
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 25
+SCHEMA_VERSION = 26
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -587,6 +587,22 @@ artefact_keys = sa.Table(
     sa.Column("label", sa.String(64), nullable=False),
     sa.Column("added_at", sa.BigInteger, nullable=False),
     sa.Column("added_by", sa.String(255), nullable=False),
+)
+device_updates = sa.Table(
+    "device_updates",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.String(64), primary_key=True),
+    sa.Column("device", NameType, primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("gateway", NameType, nullable=False),
+    sa.Column("stream", sa.String(32), nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("reported_at", sa.BigInteger, nullable=False),
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Index("device_updates_by_device", "tenant", "device"),
 )
 taps = sa.Table(
     "taps",

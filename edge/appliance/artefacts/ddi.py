@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bridge.artefacts.report import UpdateState
 from edge.appliance.artefacts.ddi_documents import (
     CANCELED,
     DdiAction,
@@ -45,7 +46,7 @@ from edge.appliance.artefacts.ddi_documents import (
     history_of,
 )
 from edge.appliance.artefacts.limits import ACTION_DIGITS_MAX, POLL_S
-from edge.appliance.artefacts.reports import KnownReport, ReportedDevice, UpdateState
+from edge.appliance.artefacts.reports import KnownReport, ReportedDevice
 from edge.appliance.artefacts.routes import DeviceEndpoint, DeviceGate, DeviceRequests
 from edge.appliance.artefacts.serving import ArtefactServing, fits
 from edge.broker.http.application import Answer

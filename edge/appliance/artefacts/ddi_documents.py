@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from bridge.artefacts.report import UpdateState
 from edge.appliance.artefacts.limits import REASON_CHARACTERS_MAX
-from edge.appliance.artefacts.reports import KnownReport, UpdateReport, UpdateState
+from edge.appliance.artefacts.reports import KnownReport, UpdateReport
 from edge.broker.http.refusal import RequestRefused
 
 CANCELED = "canceled"

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from bridge.artefacts.report import UpdateMessage, UpdateState
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.keeper import FOLDER, ArtefactKeeper
 from edge.appliance.artefacts.limits import REPORTS_WAITING_MAX
@@ -24,9 +25,7 @@ from edge.appliance.artefacts.reports import (
     KnownReport,
     ReportedArtefact,
     ReportedDevice,
-    UpdateMessage,
     UpdateReport,
-    UpdateState,
 )
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.security.private_file import FOLDER_MODE

@@ -6,7 +6,6 @@ after that, so a report that is lost here is requested again. It blocks: use it 
 
 from __future__ import annotations
 
-import enum
 import sqlite3
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 import msgspec
 
 from bridge.artefacts.limits import NAME_LENGTH_MAX
+from bridge.artefacts.report import UpdateState
 from edge.appliance.artefacts.database import open_or_replace, require_intact, translated_errors
 from edge.appliance.artefacts.limits import (
     DEVICE_REPORTS_MAX,
@@ -47,24 +47,6 @@ _DEVICE_TRIM: Final = (
 )
 
 
-class UpdateState(enum.Enum):
-    """Progress of a device with an artefact."""
-
-    DOWNLOADING = "downloading"
-    VERIFIED = "verified"
-    """The device has all bytes, and has verified them."""
-    INSTALLED = "installed"
-    HEALTHY = "healthy"
-    """The device runs it without problems."""
-    ROLLED_BACK = "rolled-back"
-    """The device has refused it, or is back on the version before."""
-
-    @property
-    def final(self) -> bool:
-        """True when the artefact is not offered again."""
-        return self in (UpdateState.INSTALLED, UpdateState.HEALTHY, UpdateState.ROLLED_BACK)
-
-
 class UpdateReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Report of a device about an artefact."""
 
@@ -73,16 +55,6 @@ class UpdateReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Reason of a failure."""
     sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?\\Z")] = ""
     """SHA-256 of the image, hexadecimal; empty: that of the present image of this version."""
-
-
-class UpdateMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Message about a report, for the hub."""
-
-    device: str
-    artefact: str
-    version: str
-    state: UpdateState
-    reason: str
 
 
 class ReportedArtefact(NamedTuple):

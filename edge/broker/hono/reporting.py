@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
+from bridge.artefacts.report import REPORT_TYPE
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono import messages
 from edge.broker.hono.errors import DeviceError
@@ -17,9 +18,6 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.reporting import AdmittedDevice
 from edge.broker.model.authorization import Grant
-
-REPORT_TYPE = "application/vnd.waypost.artefact-report+json"
-"""Content type of a report."""
 
 
 class ReportingHonoDevices:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import GatewayLineage, Presence
 from cloud.hub.registry.configurations import Configurations, WantedConfiguration
+from cloud.hub.registry.device_updates import DeviceUpdates, UpdateFilter
 from cloud.hub.registry.enrolments import Enrolments, TokenRecord
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.registry import Registry
@@ -162,3 +163,8 @@ class TestFour:
 def test_older_registry_gets_the_table_of_taps(golden: Place) -> None:
     with contextlib.closing(RegistryTaps(golden.url)) as taps:
         assert taps.read(TapName("lake", "telemetry", "topic")) is None
+
+
+def test_older_registry_gets_the_table_of_reports(golden: Place) -> None:
+    with contextlib.closing(open_registry(golden.url).database) as database:
+        assert DeviceUpdates(database).page(UpdateFilter("acme"), None, 9) == []

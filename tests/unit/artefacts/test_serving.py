@@ -18,12 +18,13 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
+from bridge.artefacts.report import UpdateState
 from edge.appliance.artefacts import limits, reports, serving
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.library import HeldArtefact
 from edge.appliance.artefacts.reporting import UpdateReporting
-from edge.appliance.artefacts.reports import DeviceReports, KnownReport, ReportedArtefact, ReportedDevice, UpdateState
+from edge.appliance.artefacts.reports import DeviceReports, KnownReport, ReportedArtefact, ReportedDevice
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
 from edge.appliance.artefacts.serving import ArtefactServing
 from edge.broker.configuration import AuthenticationMode, DeviceApiConfiguration

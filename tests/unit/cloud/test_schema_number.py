@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (25, "1f9500fe678e6d82")
+TABLES_OF_VERSION = (26, "28751c6d4db8a4ec")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 

@@ -1,0 +1,1 @@
+"""Updates of devices: what each device has reported about each artefact."""

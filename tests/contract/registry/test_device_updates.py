@@ -1,0 +1,106 @@
+"""Reports of devices in the registry: the newest one counts, in whatever order and however often they come."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cloud.hub.registry import device_updates as module
+from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
+from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateCount, UpdateFilter
+from cloud.hub.registry.opening import open_registry
+from tests.contract.registry.conftest import Place
+
+ACME = UpdateFilter("acme")
+
+
+@pytest.fixture
+def updates(place: Place) -> Iterator[DeviceUpdates]:
+    with contextlib.closing(open_registry(place.url).database) as database:
+        artefacts = RegisteredArtefacts(database)
+        for number, version in enumerate(("1.2.0", "1.3.0"), 1):
+            artefacts.add(
+                ArtefactRow(
+                    "acme", "blinker", version, "firmware", number, "0" * 64, 10, "i" * 32, b"e", "k", 1, "anna"
+                )
+            )
+        yield DeviceUpdates(database)
+
+
+def report(sequence: int = 1, state: str = "verified", **fields: Any) -> DeviceUpdate:
+    given = {
+        "tenant": "acme", "name": "blinker", "version": "1.2.0", "device": "pump-1", "state": state, "reason": "",
+        "gateway": "hall", "stream": "a", "sequence": sequence, "reported_at": sequence, "changed_at": 9,
+    }  # fmt: skip
+    return DeviceUpdate(**{**given, **fields})
+
+
+def listed(updates: DeviceUpdates, wanted: UpdateFilter = ACME) -> list[tuple[str, str, str]]:
+    return [(each.version, each.device, each.state) for each in updates.page(wanted, None, 1_000)]
+
+
+def test_newest_report_counts_in_each_order(updates: DeviceUpdates) -> None:
+    """Later by sequence, also when the clock of the gateway was set back in between."""
+    some = [report(1, "downloading"), report(2, "verified", reported_at=90), report(3, "installed", reported_at=80)]
+    for place, order in enumerate(itertools.permutations(some)):
+        device = f"pump-{place}"
+        for each in order:
+            updates.record([each._replace(device=device)])
+        updates.record([each._replace(device=f"{device}-together") for each in order])
+    assert {state for _, _, state in listed(updates)} == {"installed"}
+    assert len(listed(updates)) == 12
+
+
+def test_repeated_report_changes_nothing(updates: DeviceUpdates) -> None:
+    assert updates.record([report(3)]) == 1
+    assert updates.record([report(3, changed_at=99), report(2, changed_at=99)]) == 0
+    assert updates.page(ACME, None, 1)[0].changed_at == 9
+
+
+def test_reports_of_different_gateways_are_ordered_by_time(updates: DeviceUpdates) -> None:
+    updates.record([report(9, reported_at=50)])
+    assert updates.record([report(1, "installed", stream="b", gateway="roof", reported_at=50)]) == 0
+    assert updates.record([report(1, "installed", stream="b", gateway="roof", reported_at=51)]) == 1
+    assert updates.page(ACME, None, 1)[0].gateway == "roof"
+    assert updates.record([report(8, "rolled-back", reported_at=49)]) == 0
+
+
+def test_reports_about_unknown_artefacts_are_not_kept(updates: DeviceUpdates) -> None:
+    others = [report(version="9"), report(name="other"), report(tenant="other")]
+    assert updates.record([*others, report()]) == 1
+    assert listed(updates) == [("1.2.0", "pump-1", "verified")]
+
+
+def test_limit_of_a_tenant(updates: DeviceUpdates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TENANT_DEVICE_UPDATES_MAX", 3)
+    assert updates.record([report(device=f"pump-{i}") for i in range(5)]) == 3
+    assert updates.record([report(device="another")]) == 0
+    assert updates.record([report(2, "installed", device="pump-0")]) == 1, "known ones change further"
+
+
+def test_pages_follow_each_other(updates: DeviceUpdates) -> None:
+    names = [f"pump-{i:04}" for i in range(2_500)]
+    updates.record([report(device=name, version=version) for name in names for version in ("1.2.0", "1.3.0")])
+    assert updates.record([report(2, "healthy", device=name) for name in names]) == len(names)
+    found, after = list[tuple[str, str]](), None
+    while rows := updates.page(ACME, after, 999):
+        found += [(each.version, each.device) for each in rows]
+        after = rows[-1].name, rows[-1].version, rows[-1].device
+    assert found == [(version, name) for version in ("1.2.0", "1.3.0") for name in names]
+
+
+def test_filters_and_counts(updates: DeviceUpdates) -> None:
+    updates.record([report(device="a"), report(device="b", state="healthy"), report(device="b", version="1.3.0")])
+    assert listed(updates, UpdateFilter("acme", device="b")) == [("1.2.0", "b", "healthy"), ("1.3.0", "b", "verified")]
+    assert listed(updates, UpdateFilter("acme", "blinker", "1.2.0", state="verified")) == [("1.2.0", "a", "verified")]
+    assert listed(updates, UpdateFilter("other")) == []
+    assert updates.counts(ACME) == [
+        UpdateCount("blinker", "1.2.0", "healthy", 1),
+        UpdateCount("blinker", "1.2.0", "verified", 1),
+        UpdateCount("blinker", "1.3.0", "verified", 1),
+    ]
+    assert updates.counts(UpdateFilter("acme", version="1.3.0")) == [UpdateCount("blinker", "1.3.0", "verified", 1)]

@@ -1,0 +1,100 @@
+"""Reports of devices about artefacts, read from the batches of gateways in every encoding; others are ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.batch import Batch
+from bridge.message import AMQP, Run
+from cloud.hub.batch_news import hear_all
+from cloud.hub.device_updates.limits import REASON_CHARACTERS_MAX, REPORT_BYTES_MAX
+from cloud.hub.device_updates.reading import has_reports, read_reports
+from cloud.hub.registry.device_updates import DeviceUpdate
+from edge.broker.message.translation import amqp_from_run
+from tests.support.artefact_reports import ADDRESS, batch, body, event, run
+
+
+def reports(*runs: Run, tenant: str = "acme", gateway: str = "hall", now_us: int = 9) -> list[DeviceUpdate]:
+    return read_reports(tenant, gateway, batch(*runs), now_us)
+
+
+def test_report_is_read_over_mqtt_and_amqp() -> None:
+    (found,) = reports(run())
+    assert found[:6] == ("acme", "blinker", "1.2.0", "pump-1", "installed", "")
+    assert (found.gateway, found.sequence, found.reported_at, found.changed_at) == ("hall", 1, 5, 9)
+    message = amqp_from_run(run(), 0)
+    assert reports(Run(ADDRESS, "x", AMQP | 1, b"", [message], 5_000)) == [found]
+    assert has_reports(batch(run()))
+
+
+def test_event_of_a_hono_device_is_read_with_its_tenant() -> None:
+    assert [each.device for each in reports(event())] == ["pump-1@ACME"]
+    assert [each.device for each in reports(event("acme"))] == ["pump-1"]
+    assert reports(event(kind="application/json")) == [], "another event with such a text"
+    assert reports(event(content=body("pump-2"))) == [], "another device"
+    assert has_reports(batch(event()))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run("plant/pump-2/artefact-report"),
+        run("artefact-report"),
+        run("plant/pump-1/artefact-report/x"),
+        run(content=b"{"),
+        run(content=b"[" * 100_000),
+        run(content=b"\xff"),
+        run(content=b'{"device":"pump-1"}'),
+        run(content=body().replace(b"installed", b"exploded")),
+        run(content=body(artefact="x" * 65)),
+        run(content=body(version="")),
+        run(content=body(version="1\x00")),
+        run(content=body(reason="x" * REPORT_BYTES_MAX)),
+        Run(ADDRESS, "x", AMQP | 1, b"", [b"\x00\x53"], 5),
+    ],
+)
+def test_other_messages_are_ignored(other: Run) -> None:
+    assert reports(other) == []
+
+
+def test_reason_is_one_line_of_limited_length() -> None:
+    (found,) = reports(run(content=body(reason="a\n\x00" + "b" * 600)))
+    assert found.reason.startswith("a\\n\\x00b")
+    assert len(found.reason) == REASON_CHARACTERS_MAX
+
+
+def test_clock_that_is_ahead_or_unknown_counts_as_now() -> None:
+    assert [each.reported_at for each in reports(run(at=9_000_000), run(at=0), now_us=20)] == [20, 20]
+
+
+def test_streams_differ_by_gateway_store_and_address() -> None:
+    (first,) = reports(run())
+    others = [
+        *reports(run(), gateway="roof"),
+        *reports(run("site/pump-1/artefact-report")),
+        *read_reports("acme", "hall", batch(run(), epoch="f" * 32), 9),
+    ]
+    assert len({each.stream for each in (first, *others)}) == 4
+
+
+def test_a_batch_waits_for_all_parts_that_have_news() -> None:
+    waiting: list[object] = []
+    answers: list[bool] = []
+
+    def part(tenant: str, gateway: str, found: Batch, kept: object) -> bool:
+        waiting.append(kept)
+        return True
+
+    def other(*_: object) -> bool:
+        return False
+
+    def at_once(*given: object) -> bool:
+        given[3](True)  # type: ignore[operator]
+        return True
+
+    assert not hear_all(other, other)("acme", "hall", batch(run()), answers.append)
+    assert hear_all(part, other, part, at_once)("acme", "hall", batch(run()), answers.append)
+    waiting[0](True)  # type: ignore[operator]
+    assert answers == []
+    waiting[1](False)  # type: ignore[operator]
+    assert answers == [False]

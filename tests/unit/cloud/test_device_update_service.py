@@ -1,0 +1,125 @@
+"""Reports of devices at a hub: a batch is answered when its reports are on disk, and refused when they cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from cloud.hub.device_updates import service as module
+from cloud.hub.device_updates.service import DeviceUpdatesBusy, HubDeviceUpdates
+from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
+from cloud.hub.registry.device_updates import UpdateFilter
+from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.opening import open_registry
+from tests.support.artefact_reports import batch, body, event, run
+
+ALL = UpdateFilter("acme")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> sa.URL:
+    url = sqlite_url(tmp_path / "registry.db")
+    with contextlib.closing(open_registry(url).database) as database:
+        row = ArtefactRow("acme", "blinker", "1.2.0", "firmware", 1, "0" * 64, 1, "i" * 32, b"e", "k", 1, "anna")
+        RegisteredArtefacts(database).add(row)
+    return url
+
+
+def execute(url: sa.URL, text: str) -> None:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.begin() as tx:
+        tx.execute(sa.text(text))
+
+
+class Answers:
+    """Answers to batches."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bool] = asyncio.Queue()
+
+    def add(self, kept: bool) -> None:
+        self._queue.put_nowait(kept)
+
+    async def next(self) -> bool:
+        async with asyncio.timeout(20):
+            return await self._queue.get()
+
+
+def with_service(url: sa.URL, work: Callable[[HubDeviceUpdates, Answers], object]) -> None:
+    async def main() -> None:
+        service = HubDeviceUpdates(url, lambda: 1_000_000)
+        await service.open()
+        try:
+            await work(service, Answers())  # type: ignore[misc]
+        finally:
+            await service.close()
+            await service.close()
+
+    asyncio.run(main())
+
+
+def test_batch_is_answered_when_its_reports_are_on_disk(url: sa.URL) -> None:
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        assert not service.handle_batch("acme", "hall", batch(run("plant/t", b"21")), answers.add)
+        assert not service.handle_batch("acme", "hall", batch(event(kind="text/plain")), answers.add)
+        some = batch(*(run(f"plant/{name}/artefact-report", body(name)) for name in ("a", "b")))
+        for _ in range(2):
+            assert service.handle_batch("acme", "hall", some, answers.add)
+        assert await answers.next()
+        assert [each.device for each in await service.page(ALL, None, 9)] == ["a", "b"]
+        assert await answers.next()
+        assert [each.devices for each in await service.counts(ALL)] == [2]
+
+    with_service(url, work)
+
+
+def test_batch_is_refused_while_its_reports_cannot_be_stored(url: sa.URL) -> None:
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        execute(url, "ALTER TABLE device_updates RENAME TO away")
+        service.handle_batch("acme", "hall", batch(run()), answers.add)
+        assert not await answers.next()
+        assert service.trouble is not None
+        execute(url, "ALTER TABLE away RENAME TO device_updates")
+        service.handle_batch("acme", "hall", batch(run()), answers.add)
+        assert await answers.next()
+        assert service.trouble is None
+        assert len(await service.page(ALL, None, 9)) == 1
+
+    with_service(url, work)
+
+
+def test_more_queries_than_allowed_are_refused(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUERIES_MAX", 1)
+
+    async def work(service: HubDeviceUpdates, _answers: Answers) -> None:
+        first, second = await asyncio.gather(service.counts(ALL), service.counts(ALL), return_exceptions=True)
+        assert first == []
+        assert isinstance(second, DeviceUpdatesBusy)
+        await service.close()
+        with pytest.raises(DeviceUpdatesBusy):
+            await service.counts(ALL)
+
+    with_service(url, work)
+
+
+def test_one_transaction_has_a_limited_number_of_reports(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPORTS_AT_ONCE", 2)
+
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        sizes: list[int] = []
+        updates = service._updates
+        assert updates is not None
+        record = updates.record
+        monkeypatch.setattr(updates, "record", lambda some: sizes.append(len(some)) or record(some))
+        for number in range(5):
+            name = f"pump-{number}"
+            service.handle_batch("acme", "hall", batch(run(f"p/{name}/artefact-report", body(name))), answers.add)
+        assert all([await answers.next() for _ in range(5)])
+        assert sizes == [2, 2, 1]
+
+    with_service(url, work)
