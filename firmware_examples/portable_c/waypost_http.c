@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum { IDLE, SENDING, HEADERS, BODY };
-enum { SILENCE_MS_MAX = 30000, CREDENTIALS_MAX = 200 };
+enum { SILENCE_MS_MAX = 30000, CREDENTIALS_MAX = 200, CLOCK_SET_AFTER = 1700000000 };
 
 struct words {
     uint8_t *data;
@@ -156,6 +156,29 @@ static int read_number(const char *text, uint32_t *value) {
     return 0;
 }
 
+/* Take the time of a field Date: "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110 section 5.6.7). */
+static void take_date(struct wh_client *client, const char *text) {
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    static const uint16_t days_before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
+    uint32_t day, year, hour, minute, second, month = 0;
+    if (strlen(text) < 25 || read_number(text + 5, &day) || read_number(text + 12, &year) || read_number(text + 17, &hour)
+        || read_number(text + 20, &minute) || read_number(text + 23, &second) || year < 1970 || year > 2105 || !day)
+        return;
+    while (month < 12 && memcmp(months + 3 * month, text + 8, 3)) month++;
+    if (month == 12) return;
+    uint32_t leaps = (year - 1969) / 4 - (year > 2100), days = (year - 1970) * 365 + leaps + days_before[month] + day - 1;
+    if (month > 1 && year % 4 == 0 && year != 2100) days++;
+    uint32_t time_s = days * 86400 + hour * 3600 + minute * 60 + second;
+    if (time_s <= CLOCK_SET_AFTER) return; /* the gateway has no time either */
+    client->date_s = time_s;
+    client->date_ms = client->port->ticks_ms(client->port->context);
+}
+
+uint32_t wh_time_s(const struct wh_client *client) {
+    if (!client->date_s) return 0;
+    return client->date_s + (client->port->ticks_ms(client->port->context) - client->date_ms) / 1000;
+}
+
 /* Take a line of the header; returns 1 behind the last one, -1 if it is malformed. */
 static int take_line(struct wh_client *client) {
     const char *value;
@@ -166,6 +189,7 @@ static int take_line(struct wh_client *client) {
         client->has_length = 1;
         return read_number(value, &client->left);
     }
+    if ((value = field(client, "date:")) != NULL) take_date(client, value);
     if ((value = field(client, "connection:")) != NULL && lower(*value) == 'c') client->closes = 1;
     return 0;
 }

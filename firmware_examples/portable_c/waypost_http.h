@@ -30,6 +30,7 @@ struct wh_client {
     const struct wh_settings *settings;
     uint8_t question, stage, is_open, is_reused, closes, has_length, has_answer;
     uint32_t status, left, heard_ms;
+    uint32_t date_s, date_ms; /* time of the gateway, and of `ticks_ms` when it came */
     char line[WH_LINE_MAX];
     size_t line_length;
     uint8_t out[WH_REQUEST_MAX];
@@ -39,5 +40,8 @@ struct wh_client {
 /* Prepare; `transport` is for `wu_begin`. Returns 0, or -1 if a setting is too long. */
 int wh_begin(struct wh_client *client, struct wu_transport *transport, const struct wh_settings *settings,
              const struct wh_port *port);
+
+/* Return the time of the gateway, s since 1970, after the field Date of its last answer; 0 while it is unknown. */
+uint32_t wh_time_s(const struct wh_client *client);
 
 #endif

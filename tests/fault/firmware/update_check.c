@@ -351,7 +351,7 @@ static void check_manifests(void) {
 
 static const char *const pieces[] = {
     "HTTP/1.1 200 OK\r\n", "HTTP/1.1 206 Partial Content\r\n", "HTTP/1.1 416 \r\n", "HTTP/1.1 503 \r\n", "\r\n",
-    "Content-Length: 60\r\n", "content-length:99999999999\r\n", "Connection: close\r\n", "{\"artefacts\":[", "{", "]", "}",
+    "Content-Length: 60\r\n", "Date: Mon, 30 Nov 2026 04:19:49 GMT\r\n", "Date: \r\n", "content-length:99999999999\r\n", "Connection: close\r\n", "{\"artefacts\":[", "{", "]", "}",
     "\"name\":\"pump\",", "\"kind\":\"firmware\",", "\"version\":\"2.0\",", "\"sequence\":2}", "\\", "\"", ":", ","};
 static const char *piece;
 
@@ -377,6 +377,57 @@ static int any_receive(void *context, uint8_t *data, size_t size) {
 
 static void any_close(void *context) { (void)context; }
 
+/* --- an answer -------------------------------------------------------------------------------------------------- */
+
+static const char *given;
+
+static int given_open(void *context) {
+    (void)context;
+    return 0;
+}
+
+static int given_send(void *context, const uint8_t *data, size_t length) {
+    (void)context;
+    CHECK(data);
+    return (int)length;
+}
+
+static int given_receive(void *context, uint8_t *data, size_t size) {
+    (void)context;
+    if (!*given) return -1;
+    size_t count = strlen(given) < size ? strlen(given) : size;
+    memcpy(data, given, count);
+    given += count;
+    return (int)count;
+}
+
+/* Return the time after an answer with this field; `ticks` runs on while it is read. */
+static uint32_t time_of(const char *date) {
+    static const struct wh_port http_port = {NULL, given_open, given_send, given_receive, any_close, ticks, say};
+    static const struct wh_settings http_settings = {"gateway", "pump7", NULL};
+    static struct wh_client client;
+    const struct wu_request request = {.question = WU_LIST};
+    struct wu_transport http;
+    char text[128];
+    uint8_t body[8];
+    snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\n%s\r\nContent-Length: 2\r\n\r\n{}", date);
+    given = text;
+    CHECK(!wh_begin(&client, &http, &http_settings, &http_port) && !http.ask(&client, &request));
+    CHECK(http.receive(&client, body, sizeof body) == 2 && !memcmp(body, "{}", 2));
+    CHECK(http.receive(&client, body, sizeof body) == WU_END);
+    return wh_time_s(&client);
+}
+
+static void check_time(void) {
+    CHECK(time_of("date: Mon, 30 Nov 2026 04:19:49 GMT") - 1796012389u <= 20);
+    CHECK(time_of("Date: Thu, 29 Feb 2024 12:00:00 GMT") - 1709208000u <= 20);
+    CHECK(time_of("Date: Sat, 01 Mar 2025 00:00:00 GMT") - 1740787200u <= 20);
+    CHECK(time_of("Date: Fri, 31 Dec 2100 23:59:59 GMT") - 4133980799u <= 20);
+    CHECK(time_of("Date: Thu, 01 Jan 1970 00:10:00 GMT") == 0); /* a clock that was never set */
+    CHECK(time_of("Date: yesterday") == 0);
+    CHECK(time_of("Date: Mon, 30 Foo 2026 04:19:49 GMT") == 0);
+}
+
 static void check_any_answers(void) {
     static const struct wh_port http_port = {NULL, any_open, any_send, any_receive, any_close, ticks, say};
     static const struct wh_settings http_settings = {"gateway", "pump7", "secret"};
@@ -396,6 +447,7 @@ static void check_any_answers(void) {
 int main(void) {
     check_manifests();
     for (uint32_t life = 0; life < LIVES; life++) live(life);
+    check_time();
     check_any_answers();
     printf("ok\n");
     return 0;

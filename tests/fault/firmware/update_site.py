@@ -31,6 +31,7 @@ NAME: Final = "pump"
 BOARD: Final = "posix"
 _FOLDER: Final = EXAMPLES / "portable_c"
 _BUILT: Final[list[tempfile.TemporaryDirectory[str]]] = []
+RECORD_BYTES: Final = 256
 RECORD_STATE: Final = 9
 """Place of the state in a record of the update (`waypost_update.c`); behind it is the state that was reported."""
 
@@ -149,8 +150,10 @@ class UpdatingDevice(ExampleRun):
         kept, trial = "0", "-"
         if (self.slots / "boot").exists():
             kept, trial, _ = (self.slots / "boot").read_text().split()
-        records = [self.slots / name for name in ("update0", "update1")]
-        newest = max((each.read_bytes() for each in records if each.exists()), key=_count_of, default=b"")
+        files = [self.slots / name for name in ("update0", "update1")]
+        data = b"".join(each.read_bytes() for each in files if each.exists())
+        records = [data[start : start + RECORD_BYTES] for start in range(0, len(data), RECORD_BYTES)]
+        newest = max(records, key=_count_of, default=b"")
         state, reported = newest[RECORD_STATE : RECORD_STATE + 2] or b"\0\0"
         other = self.slots / ("slot1" if kept == "0" else "slot0")
         return SlotsState(kept, trial, state, reported, other.stat().st_size if other.exists() else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,31 @@ def test_esphome_example_of_secrets_is_complete() -> None:
     assert used == set(load("esphome/secrets.example.yaml"))
 
 
+def tasmota_settings() -> dict[str, str]:
+    """Return the settings of the Tasmota example by name."""
+    lines = (EXAMPLES / "tasmota/commands.txt").read_text().splitlines()
+    commands = [part.strip() for line in lines if line.startswith("Backlog0 ") for part in line[9:].split(";")]
+    rule = next(line for line in lines if line.startswith("Rule1 ON "))
+    return dict(part.split(" ", 1) for part in commands) | {"Rule1": rule}
+
+
+def test_tasmota_sends_and_receives_within_the_rights_of_a_device() -> None:
+    settings = tasmota_settings()
+    device = settings["MqttUser"]
+    assert device == settings["MqttClient"] == settings["Topic"]
+    assert "%topic%" not in settings["FullTopic"], "with it Tasmota subscribes to topics of groups"
+    command, answer, telemetry = (
+        settings["FullTopic"].replace("%prefix%", settings[f"Prefix{number}"]) for number in (1, 2, 3)
+    )
+    assert allowed("sensor", device, "recv", f"{command}#")
+    assert allowed("sensor", device, "send", f"{answer}RESULT")
+    assert all(allowed("sensor", device, "send", telemetry + name) for name in ("LWT", "STATE", "SENSOR", "INFO1"))
+    published = re.findall(r"Publish2? (\S+) ", settings["Rule1"])
+    assert published == [f"status/{device}", f"plant/{device}"]
+    assert all(allowed("sensor", device, "send", topic) for topic in published)
+    assert (settings["SetOption19"], settings["SetOption90"]) == ("1", "1"), "they send to topics without a right"
+
+
 def test_home_assistant_stays_within_the_rights_of_an_application() -> None:
     document = load("home_assistant/configuration.yaml")
     read = set(values(document, "state_topic", "availability_topic", "json_attributes_topic"))
@@ -94,7 +120,7 @@ def test_node_red_stays_within_the_rights_of_an_application() -> None:
     assert {wire for each in nodes for wires in each.get("wires", ()) for wire in wires} <= ids
 
 
-@pytest.mark.parametrize("folder", ["esphome", "home_assistant", "node_red"])
+@pytest.mark.parametrize("folder", ["esphome", "home_assistant", "node_red", "tasmota"])
 def test_each_folder_is_in_the_table(folder: str) -> None:
     assert f"]({folder}/README.md)" in (EXAMPLES / "README.md").read_text()
     assert (EXAMPLES / folder / "README.md").exists()
