@@ -32,10 +32,10 @@ class Importer(NamedTuple):
         done = run_waypost("hub", "device", "import", *map(str, words), environment=self.environment, timeout_s=180)
         assert done.returncode == code, done.stdout + done.stderr
         assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
-        return done.stdout if code == 0 else done.stderr
+        return done.stderr if code == Exit.USAGE else done.stdout
 
-    def report(self, *words: object) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.run(*words, "--json"))
+    def report(self, *words: object, code: int = 0) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.run(*words, "--json", code=code))
         return document
 
     def count(self, tenant: str) -> int:
@@ -74,10 +74,10 @@ def rows_of(report: dict[str, Any], outcome: str) -> list[tuple[str, str, str]]:
 
 def test_the_files_of_a_registry(person: Importer, tmp_path: Path) -> None:
     files = write_registry(tmp_path)
-    planned = person.report(*files, "--gateway", "plant-1", "--dry-run")
+    planned = person.report(*files, "--gateway", "plant-1", "--dry-run", code=Exit.FAILED)
     assert planned["dry_run"] is True
     assert person.hub.ask("GET", "/v1/tenants/DEFAULT_TENANT").status == 404, "a dry run changes nothing"
-    done = person.report(*files, "--gateway", "plant-1")
+    done = person.report(*files, "--gateway", "plant-1", code=Exit.FAILED)
     assert done["counts"] == planned["counts"], "a dry run reports what the run does"
     assert {name: {key: value for key, value in each.items() if value} for name, each in done["counts"].items()} == {
         "tenants": {"added": 2},
@@ -103,7 +103,7 @@ def test_the_files_of_a_registry(person: Importer, tmp_path: Path) -> None:
     kinds = [(each["type"], len(each["secrets"])) for each in person.get("credentials/DEFAULT_TENANT/4711")]
     assert kinds == [("hashed-password", 1), ("psk", 1), ("x509-cert", 1)]
     before = [person.get(f"devices/DEFAULT_TENANT/{name}")["status"] for name in ("4711", "4712", "4713", "gw-1")]
-    again = person.report(*files, "--gateway", "plant-1")
+    again = person.report(*files, "--gateway", "plant-1", code=Exit.FAILED)
     assert {name: {key: value for key, value in each.items() if value} for name, each in again["counts"].items()} == {
         "tenants": {"unchanged": 2},
         "devices": {"refused": 2, "unchanged": 4},
@@ -111,7 +111,7 @@ def test_the_files_of_a_registry(person: Importer, tmp_path: Path) -> None:
     }
     after = [person.get(f"devices/DEFAULT_TENANT/{name}")["status"] for name in ("4711", "4712", "4713", "gw-1")]
     assert after == before, "the second run changes nothing"
-    assert "dry run" in person.run(*files, "--dry-run")
+    assert "dry run" in person.run(*files, "--dry-run", code=Exit.FAILED)
 
 
 def test_an_export_of_mongodb_keeps_what_the_hub_has(person: Importer, tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_an_export_of_mongodb_keeps_what_the_hub_has(person: Importer, tmp_path:
     ]
     path = tmp_path / "export.json"
     path.write_text("\n".join(json.dumps(each) for each in rows))
-    done = person.report(path, "--owner", "acme")
+    done = person.report(path, "--owner", "acme", code=Exit.FAILED)
     assert done["counts"]["devices"]["added"] == 2
     assert rows_of(done, "refused") == [("MONGO", "b", "credentials")], "another device has this auth-id"
     assert person.get("tenants/MONGO")["ext"] == {"waypost": {"tenant": "acme"}}
     assert person.get("devices/MONGO/a")["ext"] == {"n": 7}
     changed = person.hub.ask("PUT", "/v1/devices/MONGO/a", {"ext": {"n": 8}})
     assert changed.status == 204
-    again = person.report(path, "--owner", "acme")
+    again = person.report(path, "--owner", "acme", code=Exit.FAILED)
     assert rows_of(again, "differs") == [("MONGO", "a", "registration")]
     assert person.get("devices/MONGO/a")["ext"] == {"n": 8}
 

@@ -72,7 +72,7 @@ def import_registry(
     from cloud.fleet.hono.importer import HonoImporter
     from cloud.fleet.hono.plan import HonoImportPlan
     from cloud.fleet.hono.records import HonoFileError
-    from cloud.fleet.hono.report import TO_READ, RegistryReport
+    from cloud.fleet.hono.report import TO_READ, RegistryOutcome, RegistryReport
     from cloud.fleet.hono.source import read_registry
     from cloud.hub.devices.documents import InvalidDocument
     from cloud.hub.peers import tenant_fault
@@ -104,6 +104,9 @@ def import_registry(
         what = f"the import is not complete: {failure}"
         hint = f"{failure.hint}\nrun it again with --add-missing: it goes on where it ended"
         raise CommandError(what, hint, error=failure.error, code=failure.exit_code)
+    if refused := sum(each.outcome is RegistryOutcome.REFUSED for each in report.notes):
+        hint = "the report says why for each; correct them, and run it again: the others are not imported twice"
+        raise CommandError(f"the hub refuses {counted(refused, 'entry', 'entries')}", hint, error="import-refused")
 
 
 def _progress(count: int) -> Callable[[int], None]:
