@@ -1,4 +1,4 @@
-"""`waypost hub` with its users, devices, bundles and registry, and with `revoke-certificate`, which needs the fleet's
+"""`waypost hub` with its status, users, devices, bundles and registry, and `revoke-certificate` with the fleet's
 enrolments."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from cloud.fleet.audited import audited
 from cloud.fleet.bundles import bundle
 from cloud.fleet.devices import device
 from cloud.fleet.hono.cli import import_registry
+from cloud.fleet.hub_status import status
 from cloud.fleet.place import HubPlace, hub_options, open_enrolments
 from cloud.fleet.registry_cli import backup, migrate, move_registry, restore
 from cloud.fleet.users import user
@@ -16,7 +17,7 @@ from cloud.hub.cli import hub
 from edge.output.errors import CommandError
 from edge.output.text import word
 
-for each in (user, device, bundle, backup, restore, move_registry, migrate):
+for each in (status, user, device, bundle, backup, restore, move_registry, migrate):
     hub.add_command(each)
 device.add_command(import_registry)
 

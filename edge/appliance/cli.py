@@ -45,13 +45,6 @@ log = logging.getLogger(__name__)
 _COUNTED: Final = {"unrouted": "to no subscriber"}
 """Names of message counters for people, where they differ from the key of the status."""
 
-_SEVERITIES: Final = {
-    "error": ("problem", "bold red"),
-    "warning": ("warning", "bold yellow"),
-    "notice": ("notice", "bold cyan"),
-}
-"""Title and style of a problem by its severity."""
-
 
 @click.command()
 @click.option(
@@ -346,7 +339,7 @@ def status(data: Path | None, http: str | None, as_json: JsonOutput | None) -> N
     if not isinstance(document, dict) or "store" not in document:
         raise CommandError(
             f"{client.url} is not a gateway",
-            hint="for a hub open its console in a browser: the address after http= in its `ready` line",
+            hint="for a hub: waypost hub status, or its console in a browser",
             error="answer-not-understood",
         )
     if as_json:
@@ -360,6 +353,7 @@ def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
 
     from edge.appliance.wear import Outlook, advice, lasting_line, written_line
+    from edge.health.printing import print_problems
 
     wear = msgspec.convert(document["store"]["wear"], Outlook)
     uplink, messages, clients = document["uplink"], document["messages"], document["clients"]
@@ -394,17 +388,7 @@ def _print_status(document: dict[str, Any]) -> None:
     for name, value in rows.items():
         table.add_row(styled(name, "bold"), styled(value))
     out = Console()
-    for problem in document.get("problems", ()):
-        title, style = _SEVERITIES[problem["severity"]]
-        if muted := problem.get("muted"):
-            title, style = "muted", "dim"
-        out.print(
-            styled(title, style),
-            styled(f"{problem['name']}: {problem['what']}"),
-        )
-        out.print(styled(f"        since {problem['since']}; {problem['next_step']}"))
-        if muted:
-            out.print(styled(f"        muted until {muted['until']} by {muted['by'] or '-'}: {muted['reason']}"))
+    print_problems(document.get("problems", ()), out)
     out.print(table)
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:

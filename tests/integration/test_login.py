@@ -156,6 +156,15 @@ class TestHub:
 
         wait_until(lambda: conditions() == ["never"], timeout_s=60, what="it is listed, and never connected")
 
+    def test_status(self, fleet: EnrolledFleet, hub: Node, home: dict[str, str]) -> None:
+        sign_in(hub, "ops@default", home)
+        [shown] = items_of("hub", "status", environment=home)
+        assert set(shown["gateways"]) == {"known", "connected"}
+        text = output_of("hub", "status", environment=home)
+        assert f"of {shown['gateways']['known']} connected" in text
+        for problem in shown["problems"]:
+            assert problem["name"] in text
+
     def test_configuration_and_roll_out(self, fleet: EnrolledFleet, hub: Node, home: dict[str, str]) -> None:
         sign_in(hub, "ops@default", home)
         self._enrol(fleet, home, "g1")
