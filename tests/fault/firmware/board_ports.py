@@ -45,7 +45,18 @@ ESP_IDF: Final = BoardPort(
     "esp_idf_api.h",
     "esp_idf_host.c",
 )  # fmt: skip
-PORTS: Final = (ESP_IDF,)
+ZEPHYR: Final = BoardPort(
+    "zephyr",
+    EXAMPLES / "zephyr" / "src",
+    ("zephyr_port",),
+    tuple(f"zephyr/{each}.h" for each in (
+        "dfu/mcuboot", "drivers/flash", "fs/nvs", "kernel", "net/socket", "net/tls_credentials", "random/random",
+        "storage/flash_map", "sys/reboot",
+    )),
+    "zephyr_api.h",
+    "zephyr_host.c",
+)  # fmt: skip
+PORTS: Final = (ESP_IDF, ZEPHYR)
 
 
 def _der(pem: str) -> bytes:
@@ -80,7 +91,7 @@ def board_firmware(port: BoardPort, version: str, sequence: int) -> bytes:
     ]
     includes = [f"-I{each}" for each in (folder, port.folder, _CORE, _HERE)]
     command = ["gcc", *_WARNINGS, *C_SANITIZERS, *fields, f"-DFIRMWARE_SEQUENCE={sequence}", *includes]
-    command += [*map(str, sources), "-o", str(made), "-lssl", "-lcrypto"]
+    command += [*map(str, sources), "-o", str(made), "-lssl", "-lcrypto", "-pthread"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return made.read_bytes()
