@@ -9,9 +9,9 @@
 #define FIRMWARE_BOARD "posix"
 #endif
 
-/* Public keys of the maker, in PEM; `make MAKER_KEY=maker.pub.pem` writes the file. Without it there are no updates. */
+/* Public keys of the maker, in PEM; `make MAKER_KEY=maker.pub.pem` writes the file. Without it no image is accepted. */
 static const char maker_key[] =
-#ifdef FIRMWARE_HAS_KEY
+#if __has_include("maker_key.h")
 #include "maker_key.h"
 #endif
     "";

@@ -15,9 +15,10 @@ struct connection {
     SSL_CTX *tls;
     SSL *session;
     int socket;
+    unsigned attempts; /* a name may have several addresses: each attempt takes the next one */
 };
 
-int connect_to(const char *host, const char *port, int flags);
+int connect_to(const char *host, const char *port, int flags, unsigned attempt);
 int connection_open(void *connection);
 int connection_send(void *connection, const uint8_t *data, size_t length);
 int connection_receive(void *connection, uint8_t *data, size_t size);
@@ -30,6 +31,10 @@ uint32_t number_of(const char *name, uint32_t otherwise);
 void fail_setting(const char *name, const char *why);
 SSL_CTX *tls_of_settings(void);
 int64_t monotonic_ms(void);
+
+/* Start the watchdog (SIGALRM); 0: none. A loop that does not feed it ends. */
+void begin_watchdog(unsigned seconds);
+void feed_watchdog(void);
 uint32_t ticks_ms(void *context);
 uint32_t random_word(void *context);
 

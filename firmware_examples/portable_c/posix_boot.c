@@ -17,7 +17,7 @@
 
 #include "posix.h"
 
-enum { STARTS_MAX = 3, WATCHDOG_S = 30, PAUSE_S = 1, PATH_BYTES = 4096 };
+enum { STARTS_MAX = 3, WATCHDOG_S = 120, PAUSE_S = 1, PATH_BYTES = 4096 };
 
 static volatile sig_atomic_t stop_requested;
 static volatile pid_t child;
@@ -27,7 +27,8 @@ static void on_signal(int number) {
     if (child > 0) kill(child, number);
 }
 
-/* Return the slot to start now; its start is on disk before it begins. -1: the record cannot be read or written. */
+/* Return the slot to start now. A start on trial is on disk before it begins; where that fails, as on a full disk, the kept
+ * program runs. -1: the record cannot be read. */
 static int choose_slot(const char *folder) {
     struct boot_record record = {0, -1, 0};
     if (boot_read(folder, &record) && errno != ENOENT) return -1; /* ENOENT: the first start ever */
@@ -39,7 +40,10 @@ static int choose_slot(const char *folder) {
     } else {
         record.starts++;
     }
-    if (boot_write(folder, &record)) return -1;
+    if (boot_write(folder, &record)) {
+        perror("boot: no trial now");
+        return record.kept;
+    }
     return record.trial < 0 ? record.kept : record.trial;
 }
 
@@ -53,6 +57,23 @@ static void start(const char *folder, int slot, unsigned watchdog_s) {
     execv(path, arguments);
     perror(path);
     _exit(127);
+}
+
+/* Start a program; a signal that comes meanwhile is for it too. */
+static int fork_program(const char *folder, int slot, unsigned watchdog_s) {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    child = fork();
+    if (!child) {
+        signal(SIGTERM, SIG_DFL);
+        signal(SIGINT, SIG_DFL);
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        start(folder, slot, watchdog_s);
+    }
+    if (child > 0 && stop_requested) kill(child, SIGTERM);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return child < 0 ? -1 : 0;
 }
 
 /* Return whether the end of a program ends the boot loader too: stopped, or an error that a restart does not mend. */
@@ -78,10 +99,7 @@ int main(int count, char **arguments) {
         }
         struct boot_record record;
         int is_trial = !boot_read(folder, &record) && record.trial == slot;
-        child = fork();
-        if (!child) start(folder, slot, watchdog_s);
-        if (child < 0) return 1;
-        if (stop_requested) kill(child, SIGTERM);
+        if (fork_program(folder, slot, watchdog_s)) return 1;
         while (waitpid(child, &status, 0) < 0) continue;
         child = 0;
         if (stop_requested || is_final(status, is_trial)) return WIFEXITED(status) ? WEXITSTATUS(status) : 1;

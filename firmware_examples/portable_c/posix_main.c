@@ -15,7 +15,7 @@
 #include "posix.h"
 #include "waypost_device.h"
 
-enum { CLOCK_ASK_S = 3600, POLL_MS = 20, WATCHDOG_S = 30 };
+enum { CLOCK_ASK_S = 3600, POLL_MS = 20, WATCHDOG_S = 120 };
 
 struct computer {
     struct connection gateway;
@@ -24,6 +24,7 @@ struct computer {
     int64_t clock_offset_s; /* time of the gateway minus the monotonic clock */
     int64_t clock_asked_s;
     int clock_known, clock_asked;
+    unsigned time_attempts;
 };
 
 static volatile sig_atomic_t stop_requested;
@@ -43,7 +44,7 @@ static void ask_time(struct computer *computer) {
     int64_t now_s = monotonic_ms() / 1000;
     if (!computer->time_url[0] || (computer->clock_asked && now_s - computer->clock_asked_s < CLOCK_ASK_S)) return;
     if (sscanf(computer->time_url, "http://%255[^:/]:%7[0-9]", host, port) < 1) return;
-    int made = connect_to(host, port, 0);
+    int made = connect_to(host, port, 0, computer->time_attempts++);
     if (made < 0) return;
     snprintf(answer, sizeof answer, "HEAD /healthz HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host);
     size_t length = strlen(answer), have = 0;
@@ -149,13 +150,14 @@ static int stopped(const struct wp_device *device) {
 
 /* Run until the device is stopped; returns the exit code. */
 static int run(struct computer *computer, struct wp_device *device, struct updater *updater) {
-    unsigned watchdog_s = updater ? number_of("WAYPOST_WATCHDOG_S", WATCHDOG_S) : 0;
+    /* A loop that hangs is killed, and the boot loader starts the program again. */
+    begin_watchdog(setting("WAYPOST_SLOT", NULL) ? number_of("WAYPOST_WATCHDOG_S", WATCHDOG_S) : 0);
     for (;;) {
         enum wp_status status = wp_step(device);
         if (status == WP_FINISHED) return stopped(device);
         if (status == WP_STORAGE_FAILED) return 1;
         if (updater && updater_step(updater, wp_delivered(device)) == WU_RESTART) return EXIT_RESTART;
-        alarm(watchdog_s); /* a loop that hangs is killed, and the boot loader starts the program again */
+        feed_watchdog();
         if (stop_requested) wp_stop(device);
         struct pollfd waiting[] = {{.fd = computer->gateway.socket, .events = POLLIN},
                                    {.fd = updater ? updater_socket(updater) : -1, .events = POLLIN}};

@@ -47,6 +47,17 @@ uint32_t random_word(void *context) {
     return word;
 }
 
+static unsigned watchdog_s;
+
+void begin_watchdog(unsigned seconds) {
+    watchdog_s = seconds;
+    feed_watchdog();
+}
+
+void feed_watchdog(void) {
+    if (watchdog_s) alarm(watchdog_s);
+}
+
 /* --- settings --------------------------------------------------------------------------------------------------- */
 
 const char *setting(const char *name, const char *otherwise) {
@@ -84,19 +95,19 @@ SSL_CTX *tls_of_settings(void) {
 
 /* --- connections ------------------------------------------------------------------------------------------------ */
 
-int connect_to(const char *host, const char *port, int flags) {
+int connect_to(const char *host, const char *port, int flags, unsigned attempt) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    feed_watchdog(); /* name servers that do not answer take their time */
     int error = getaddrinfo(host, port, &hints, &found);
+    feed_watchdog();
     if (error) {
         say_two(host, gai_strerror(error));
         return -1;
     }
-    /* A name may have several addresses: each attempt takes the next one. */
-    static unsigned attempts;
     unsigned count = 0;
     for (struct addrinfo *each = found; each; each = each->ai_next) count++;
     struct addrinfo *chosen = found;
-    for (unsigned skip = attempts++ % count; skip; skip--) chosen = chosen->ai_next;
+    for (unsigned skip = attempt % count; skip; skip--) chosen = chosen->ai_next;
     int made = socket(chosen->ai_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
     struct timeval limit = {.tv_sec = CONNECT_TIMEOUT_S};
     if (made >= 0) {
@@ -114,7 +125,7 @@ int connect_to(const char *host, const char *port, int flags) {
 
 int connection_open(void *context) {
     struct connection *connection = context;
-    connection->socket = connect_to(connection->host, connection->port, SOCK_NONBLOCK);
+    connection->socket = connect_to(connection->host, connection->port, SOCK_NONBLOCK, connection->attempts++);
     if (connection->socket < 0) return -1;
     if (!connection->tls) return 0;
     connection->session = SSL_new(connection->tls);
@@ -152,6 +163,7 @@ static int after_socket(ssize_t result) {
 int connection_send(void *context, const uint8_t *data, size_t length) {
     struct connection *connection = context;
     if (!connection->session) return after_socket(send(connection->socket, data, length, MSG_NOSIGNAL));
+    ERR_clear_error(); /* one queue for all connections: what another one left there would count here */
     int sent = SSL_write(connection->session, data, (int)length);
     return sent > 0 ? sent : after_tls(connection, sent);
 }
@@ -159,6 +171,7 @@ int connection_send(void *context, const uint8_t *data, size_t length) {
 int connection_receive(void *context, uint8_t *data, size_t size) {
     struct connection *connection = context;
     if (!connection->session) return after_socket(recv(connection->socket, data, size, 0));
+    ERR_clear_error();
     int got = SSL_read(connection->session, data, (int)size);
     return got > 0 ? got : after_tls(connection, got);
 }
@@ -166,8 +179,9 @@ int connection_receive(void *context, uint8_t *data, size_t size) {
 void connection_close(void *context) {
     struct connection *connection = context;
     if (connection->session) {
-        SSL_shutdown(connection->session);
+        if (SSL_is_init_finished(connection->session)) SSL_shutdown(connection->session);
         SSL_free(connection->session);
+        ERR_clear_error();
     }
     if (connection->socket >= 0) close(connection->socket);
     connection->session = NULL;

@@ -1,8 +1,10 @@
 /* Update of the program by itself: two files are the slots, OpenSSL verifies, and posix_boot.c plays the boot loader. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <openssl/bio.h>
 #include <openssl/ecdsa.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -41,8 +43,7 @@ struct updater {
 static int write_image(void *context, uint32_t at, const uint8_t *data, size_t length) {
     struct updater *updater = context;
     if (!at && ftruncate(updater->image, 0)) return -1;
-    if (pwrite(updater->image, data, length, (off_t)at) != (ssize_t)length) return -1;
-    return fdatasync(updater->image);
+    return pwrite(updater->image, data, length, (off_t)at) == (ssize_t)length ? 0 : -1;
 }
 
 static int read_image(void *context, uint32_t at, uint8_t *data, size_t length) {
@@ -57,6 +58,7 @@ static int read_record(void *context, uint32_t index, uint8_t *data) {
 
 static int write_record(void *context, uint32_t index, const uint8_t *data) {
     struct updater *updater = context;
+    if (fdatasync(updater->image)) return -1; /* the record says how much of it is there */
     if (pwrite(updater->records[index], data, WU_RECORD_BYTES, 0) != WU_RECORD_BYTES) return -1;
     return fdatasync(updater->records[index]);
 }
@@ -66,7 +68,8 @@ static int write_record(void *context, uint32_t index, const uint8_t *data) {
 static int is_confirmed(void *context) {
     struct updater *updater = context;
     struct boot_record record;
-    return boot_read(updater->folder, &record) || record.kept == updater->running;
+    if (boot_read(updater->folder, &record)) return errno == ENOENT; /* none: the first start ever */
+    return record.kept == updater->running;
 }
 
 static int try_image(void *context, uint32_t size) {
@@ -130,6 +133,7 @@ static enum wm_fault verify(void *context, int algorithm, const uint8_t *key_id,
                 && EVP_DigestVerify(check, der ? der : signature, (size_t)signed_bytes, statement, length) == 1;
     EVP_MD_CTX_free(check);
     OPENSSL_free(der);
+    ERR_clear_error();
     return right ? WM_FINE : WM_FORGED;
 }
 
@@ -158,12 +162,14 @@ static int open_file(const char *folder, const char *name) {
     return opened;
 }
 
-static void load_keys(struct updater *updater) {
+static int load_keys(struct updater *updater) {
     BIO *pem = BIO_new_mem_buf(maker_key, -1);
     unsigned count = 0;
     while (pem && count < KEYS_MAX && (updater->keys[count] = PEM_read_bio_PUBKEY(pem, NULL, NULL, NULL))) count++;
     BIO_free(pem);
-    if (!count) fail_setting("maker_key.h", "has no public key in PEM");
+    ERR_clear_error(); /* of the end of the text */
+    if (!count) say(NULL, "this firmware has no key of a maker: it accepts no update. See MAKER_KEY in the Makefile");
+    return count > 0;
 }
 
 /* Read "http://host:port" or "https://…". */
@@ -174,26 +180,27 @@ static void read_url(struct updater *updater, const char *url, SSL_CTX *tls) {
                updater->port_number) < 1)
         fail_setting("WAYPOST_UPDATE_URL", "has to be http://HOST:PORT or https://HOST:PORT");
     if (is_tls && !tls) fail_setting("WAYPOST_UPDATE_URL", "with https needs WAYPOST_CA");
-    updater->connection = (struct connection){updater->host, updater->port_number, is_tls ? tls : NULL, NULL, -1};
+    updater->connection = (struct connection){updater->host, updater->port_number, is_tls ? tls : NULL, NULL, -1, 0};
 }
 
 struct updater *updater_begin(SSL_CTX *tls, const char *device, const char *password, uint32_t (*time_s)(void *),
                               void *context) {
-    static struct updater updater;
+    static struct updater updater = {.connection = {.socket = -1}};
     const char *url = setting("WAYPOST_UPDATE_URL", NULL), *slot = setting("WAYPOST_SLOT", NULL);
-    if (!url || !maker_key[0]) return NULL;
     updater.folder = setting("WAYPOST_SLOTS", NULL);
-    if (!updater.folder || !slot) fail_setting("WAYPOST_UPDATE_URL", "needs the boot loader: start waypost-boot");
+    if (url && (!updater.folder || !slot)) fail_setting("WAYPOST_UPDATE_URL", "needs the boot loader: start waypost-boot");
+    if (!updater.folder || !slot) return NULL;
     updater.running = slot[0] == '1';
     updater.time_s = time_s;
     updater.clock = context;
-    read_url(&updater, url, tls);
-    load_keys(&updater);
+    if (url) read_url(&updater, url, tls);
+    int has_key = load_keys(&updater);
     updater.image = open_file(updater.folder, updater.running ? "slot0" : "slot1");
     updater.records[0] = open_file(updater.folder, "update0");
     updater.records[1] = open_file(updater.folder, "update1");
     updater.hash = EVP_MD_CTX_new();
-    updater.http_settings = (struct wh_settings){updater.host, device, password};
+    /* With TLS for MQTT, the password does not go over plain HTTP. */
+    updater.http_settings = (struct wh_settings){updater.host, device, updater.connection.tls || !tls ? password : NULL};
     updater.http_port = (struct wh_port){&updater.connection, connection_open, connection_send, connection_receive,
                                          connection_close, ticks_ms, say};
     updater.port = (struct wu_port){&updater, write_image, read_image, read_record, write_record, try_image,
@@ -201,9 +208,9 @@ struct updater *updater_begin(SSL_CTX *tls, const char *device, const char *pass
                                     clock_s, random_word, say};
     updater.settings = (struct wu_settings){FIRMWARE_NAME, FIRMWARE_VERSION, FIRMWARE_BOARD, FIRMWARE_SEQUENCE,
                                             SLOT_BYTES_MAX, number_of("WAYPOST_UPDATE_S", ASK_S),
-                                            number_of("WAYPOST_TRIAL_S", TRIAL_S)};
+                                            number_of("WAYPOST_TRIAL_S", TRIAL_S), has_key};
     if (!updater.hash || wh_begin(&updater.http, &updater.transport, &updater.http_settings, &updater.http_port)
-        || wu_begin(&updater.update, &updater.settings, &updater.port, &updater.transport))
+        || wu_begin(&updater.update, &updater.settings, &updater.port, url ? &updater.transport : NULL))
         fail_setting("WAYPOST_UPDATE_S or WAYPOST_TRIAL_S", "is out of range");
     say_two("firmware", FIRMWARE_NAME " " FIRMWARE_VERSION);
     return &updater;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum { IDLE, SENDING, HEADERS, BODY };
-enum { SILENCE_MS_MAX = 30000, CREDENTIALS_MAX = 200, CLOCK_SET_AFTER = 1700000000 };
+enum { SILENCE_MS_MAX = 30000, CREDENTIALS_MAX = 200, CLOCK_SET_AFTER = 1700000000, HEADER_MAX = 8192 };
 
 struct words {
     uint8_t *data;
@@ -55,24 +55,28 @@ static void put_credentials(struct words *words, const struct wh_settings *setti
     put(words, "\r\n");
 }
 
-static void put_range(struct words *words, const struct wu_request *request) {
+static void put_hex(struct words *words, const uint8_t *digest) {
     static const char digits[] = "0123456789abcdef";
+    for (size_t index = 0; index < WM_DIGEST_BYTES; index++) {
+        char two[2] = {digits[digest[index] >> 4], digits[digest[index] & 15]};
+        put_bytes(words, two, sizeof two);
+    }
+}
+
+static void put_range(struct words *words, const struct wu_request *request) {
     put(words, "Range: bytes=");
     put_number(words, request->first);
     put(words, "-");
     put_number(words, request->first + request->count - 1);
     put(words, "\r\nIf-Range: \"");
-    for (size_t index = 0; index < WM_DIGEST_BYTES; index++) {
-        char two[2] = {digits[request->sha256[index] >> 4], digits[request->sha256[index] & 15]};
-        put_bytes(words, two, sizeof two);
-    }
+    put_hex(words, request->sha256);
     put(words, "\"\r\n");
 }
 
 /* Write a request; returns 0, or -1 if it is too long. */
 static int write_request(struct wh_client *client, const struct wu_request *request) {
     static const char *const ends[] = {"", "/manifest", "/image", "/report"};
-    uint8_t content[96];
+    uint8_t content[192];
     struct words words = {client->out, sizeof client->out, 0}, body = {content, sizeof content, 0};
     put(&words, request->question == WU_REPORT ? "POST /artefacts" : "GET /artefacts");
     if (request->question != WU_LIST) {
@@ -92,6 +96,10 @@ static int write_request(struct wh_client *client, const struct wu_request *requ
         put(&body, request->state);
         put(&body, "\",\"reason\":\"");
         put(&body, request->reason);
+        if (request->sha256) {
+            put(&body, "\",\"sha256\":\"");
+            put_hex(&body, request->sha256);
+        }
         put(&body, "\"}");
         put(&words, "Content-Type: application/json\r\nContent-Length: ");
         put_number(&words, (uint32_t)body.length);
@@ -119,7 +127,8 @@ static int start_request(struct wh_client *client) {
         client->is_open = 1;
     }
     client->stage = SENDING;
-    client->out_sent = client->line_length = client->status = client->left = 0;
+    client->out_sent = client->line_length = client->header_length = 0;
+    client->status = client->left = 0;
     client->closes = client->has_length = client->has_answer = 0;
     client->heard_ms = client->port->ticks_ms(client->port->context);
     return 0;
@@ -200,6 +209,7 @@ static int read_header(struct wh_client *client) {
     int got;
     while ((got = client->port->receive(client->port->context, &byte, 1)) > 0) {
         client->has_answer = 1;
+        if (++client->header_length > HEADER_MAX) return -1;
         client->heard_ms = client->port->ticks_ms(client->port->context);
         if (byte == '\n') {
             int taken = take_line(client);

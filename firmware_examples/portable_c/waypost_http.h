@@ -4,7 +4,7 @@
 
 #include "waypost_update.h"
 
-#define WH_REQUEST_MAX 768u
+#define WH_REQUEST_MAX 1024u
 #define WH_LINE_MAX 96u    /* of a header; the rest of a longer line is skipped */
 
 /* What a board provides: a connection as in `struct wp_port`, to the port of the gateway's HTTP or HTTPS listener. */
@@ -32,7 +32,7 @@ struct wh_client {
     uint32_t status, left, heard_ms;
     uint32_t date_s, date_ms; /* time of the gateway, and of `ticks_ms` when it came */
     char line[WH_LINE_MAX];
-    size_t line_length;
+    size_t line_length, header_length;
     uint8_t out[WH_REQUEST_MAX];
     size_t out_length, out_sent;
 };

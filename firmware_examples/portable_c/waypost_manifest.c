@@ -198,6 +198,6 @@ const char *wm_reason(enum wm_fault fault) {
     static const char *const reasons[WM_FAULTS] = {
         "", "forged", "truncated", "too-large", "malformed", "unknown-key", "unsupported-version", "not-yet-valid",
         "downgraded", "wrong-board", "wrong-from-version", "not-healthy", "restarted", "wrong-sequence",
-        "cannot-install"};
+        "cannot-install", "no-key"};
     return fault < WM_FAULTS ? reasons[fault] : "";
 }

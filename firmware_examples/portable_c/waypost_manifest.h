@@ -14,11 +14,11 @@
 #define WM_ED25519 (-8)
 #define WM_ES256 (-7)
 
-/* Reasons of a report, as docs/how-to/update-devices.md lists them; the last four are reasons of a roll-back. */
+/* Reasons of a report, as docs/how-to/update-devices.md lists them; the last five are reasons of a roll-back. */
 enum wm_fault {
     WM_FINE, WM_FORGED, WM_TRUNCATED, WM_TOO_LARGE, WM_MALFORMED, WM_UNKNOWN_KEY, WM_UNSUPPORTED, WM_NOT_YET_VALID,
     WM_DOWNGRADED, WM_WRONG_BOARD, WM_WRONG_FROM_VERSION, WM_NOT_HEALTHY, WM_RESTARTED, WM_WRONG_SEQUENCE,
-    WM_CANNOT_INSTALL, WM_FAULTS
+    WM_CANNOT_INSTALL, WM_NO_KEY, WM_FAULTS
 };
 
 /* What the device is; an image has to fit to it. */

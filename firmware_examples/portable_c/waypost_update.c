@@ -8,8 +8,8 @@ enum { RESTING, LISTING, OPENING, LOADING, HASHING, REPORTING };
 enum { FORMAT = 1, RETRY_MS_MIN = 500, RETRY_MS_MAX = 60000, DAY_S = 86400, LIST_DEPTH_MAX = 16, ARTEFACT_DEPTH = 3 };
 /* Places in a record, little endian. */
 enum { AT_CRC = 0, AT_COUNT = 4, AT_FORMAT = 8, AT_STATE = 9, AT_REPORTED = 10, AT_FAULT = 11, AT_TRIES = 12,
-       AT_DONE = 16, AT_SIZE = 20, AT_SEQUENCE = 24, AT_ENVELOPE = 32, AT_SHA256 = 40, AT_VERSION = 72,
-       RECORD_USED = AT_VERSION + WM_VERSION_MAX + 1 };
+       AT_DONE = 16, AT_SIZE = 20, AT_SEQUENCE = 24, AT_ENVELOPE = 32, AT_SHA256 = 40, AT_OWN = 72, AT_VERSION = 80,
+       RECORD_USED = AT_VERSION + WM_VERSION_MAX };
 
 static void say(struct wu_update *update, const char *text) { update->port->log(update->port->context, text); }
 
@@ -22,6 +22,13 @@ static void put_u32(uint8_t *at, uint32_t value) {
 static uint32_t get_u32(const uint8_t *at) {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
+
+static void put_u64(uint8_t *at, uint64_t value) {
+    put_u32(at, (uint32_t)value);
+    put_u32(at + 4, (uint32_t)(value >> 32));
+}
+
+static uint64_t get_u64(const uint8_t *at) { return get_u32(at) | (uint64_t)get_u32(at + 4) << 32; }
 
 static uint32_t crc32_of(const uint8_t *data, size_t length) {
     uint32_t crc = 0xFFFFFFFFu;
@@ -45,8 +52,8 @@ static int save(struct wu_update *update) {
     record[AT_TRIES] = update->tries;
     put_u32(record + AT_DONE, update->done);
     put_u32(record + AT_SIZE, target->size);
-    put_u32(record + AT_SEQUENCE, (uint32_t)target->sequence);
-    put_u32(record + AT_SEQUENCE + 4, (uint32_t)(target->sequence >> 32));
+    put_u64(record + AT_SEQUENCE, target->sequence);
+    put_u64(record + AT_OWN, update->settings->sequence);
     memcpy(record + AT_ENVELOPE, update->envelope_id, sizeof update->envelope_id);
     memcpy(record + AT_SHA256, target->sha256, WM_DIGEST_BYTES);
     memcpy(record + AT_VERSION, target->version, WM_VERSION_MAX);
@@ -73,10 +80,12 @@ static void load(struct wu_update *update) {
         update->tries = record[AT_TRIES];
         update->done = get_u32(record + AT_DONE);
         target->size = get_u32(record + AT_SIZE);
-        target->sequence = get_u32(record + AT_SEQUENCE) | (uint64_t)get_u32(record + AT_SEQUENCE + 4) << 32;
+        target->sequence = get_u64(record + AT_SEQUENCE);
         memcpy(update->envelope_id, record + AT_ENVELOPE, sizeof update->envelope_id);
         memcpy(target->sha256, record + AT_SHA256, WM_DIGEST_BYTES);
         memcpy(target->version, record + AT_VERSION, WM_VERSION_MAX);
+        /* What another firmware has refused, this one may take. */
+        if (update->state == ROLLED_BACK && get_u64(record + AT_OWN) != update->settings->sequence) update->tries = 0;
     }
 }
 
@@ -137,10 +146,19 @@ static void end_try(struct wu_update *update, enum wm_fault fault) {
 static int is_key(const struct wu_update *update, const char *word) { return !strcmp(update->key, word); }
 
 static void end_string(struct wu_update *update) {
-    if (update->depth != ARTEFACT_DEPTH) return;
     int fits = update->word_length < sizeof update->word;
     update->word[fits ? update->word_length : 0] = 0;
-    if (!update->is_value) {
+    if (update->depth == ARTEFACT_DEPTH + 1) { /* of a list of boards or versions */
+        if (is_key(update, "boards")) {
+            update->has_boards = 1;
+            if (!strcmp(update->word, update->settings->board)) update->is_for_board = 1;
+        } else if (is_key(update, "from_versions")) {
+            update->has_from = 1;
+            if (!strcmp(update->word, update->settings->version)) update->is_over_us = 1;
+        }
+    } else if (update->depth != ARTEFACT_DEPTH) {
+        return;
+    } else if (!update->is_value) {
         memset(update->key, 0, sizeof update->key);
         if (fits && update->word_length < sizeof update->key) memcpy(update->key, update->word, update->word_length);
     } else if (is_key(update, "name")) {
@@ -154,6 +172,7 @@ static void end_string(struct wu_update *update) {
 
 static void begin_artefact(struct wu_update *update) {
     update->is_ours = update->is_firmware = 0;
+    update->has_boards = update->is_for_board = update->has_from = update->is_over_us = 0;
     update->number = 0;
     update->version[0] = update->key[0] = 0;
 }
@@ -161,6 +180,7 @@ static void begin_artefact(struct wu_update *update) {
 /* Choose an artefact if it is the latest of ours so far. */
 static void end_artefact(struct wu_update *update) {
     if (!update->is_ours || !update->is_firmware || !update->version[0]) return;
+    if ((update->has_boards && !update->is_for_board) || (update->has_from && !update->is_over_us)) return; /* for others */
     if (update->number <= update->settings->sequence || update->number <= update->best_sequence) return;
     update->best_sequence = update->number;
     memcpy(update->best, update->version, sizeof update->best);
@@ -188,8 +208,8 @@ static void scan(struct wu_update *update, char c) {
         update->word_length = update->escaped = 0;
     } else if (c == '{' || c == '[') {
         if (++update->depth > LIST_DEPTH_MAX) update->is_broken = 1;
-        update->is_value = 0;
         if (update->depth == ARTEFACT_DEPTH) begin_artefact(update);
+        if (update->depth <= ARTEFACT_DEPTH) update->is_value = 0;
     } else if (c == '}' || c == ']') {
         if (update->depth == ARTEFACT_DEPTH) end_artefact(update);
         if (!update->depth) update->is_broken = 1;
@@ -239,9 +259,10 @@ static void end_manifest(struct wu_update *update) {
     const struct wu_settings *settings = update->settings;
     const struct wm_place place = {settings->name, settings->board, settings->version, settings->sequence,
                                    settings->slot_bytes, port->time_s(port->context)};
-    struct wm_manifest found;
+    struct wm_manifest found = {0};
     uint8_t digest[WM_DIGEST_BYTES];
-    hash_of(update, update->block + WM_HEADROOM, update->have, digest);
+    /* One that is too large is known by its start. */
+    hash_of(update, update->block + WM_HEADROOM, update->have < WM_ENVELOPE_MAX ? update->have : WM_ENVELOPE_MAX, digest);
     if (!memcmp(digest, update->envelope_id, sizeof update->envelope_id)) {
         if (update->state == ROLLED_BACK && update->tries >= WU_TRIES_MAX) { /* the same as was refused */
             look_later(update);
@@ -258,6 +279,7 @@ static void end_manifest(struct wu_update *update) {
         return;
     }
     memcpy(update->envelope_id, digest, sizeof update->envelope_id);
+    if (fault) memset(&found, 0, sizeof found);
     update->target = found;
     memcpy(update->target.version, update->best, sizeof update->target.version);
     update->done = 0;
@@ -295,7 +317,15 @@ static void take_image(struct wu_update *update, size_t length) {
         end_try(update, WM_CANNOT_INSTALL);
         return;
     }
-    if (end < update->part_end) return;
+}
+
+/* The answer for a part is complete. */
+static void end_part(struct wu_update *update) {
+    uint32_t end = update->done + update->have;
+    if (end < update->part_end) { /* the gateway's image is shorter than its manifest says */
+        end_try(update, WM_TRUNCATED);
+        return;
+    }
     update->done = end;
     save(update);
     succeeded(update);
@@ -347,7 +377,8 @@ static void begin_report(struct wu_update *update) {
     static const char *const names[] = {"", "downloading", "verified", "installed", "", "healthy", "rolled-back"};
     const struct wu_request request = {.question = WU_REPORT, .name = update->settings->name,
                                        .version = update->target.version, .state = names[update->state],
-                                       .reason = wm_reason((enum wm_fault)update->fault)};
+                                       .reason = wm_reason((enum wm_fault)update->fault),
+                                       .sha256 = update->target.size ? update->target.sha256 : NULL};
     ask(update, REPORTING, &request);
 }
 
@@ -365,7 +396,7 @@ static void end_answer(struct wu_update *update) {
     case LISTING: end_look(update); break;
     case OPENING: end_manifest(update); break;
     case REPORTING: end_report(update); break;
-    default: end_try(update, WM_TRUNCATED); /* the gateway's image is shorter than its manifest says */
+    default: end_part(update);
     }
 }
 
@@ -389,8 +420,9 @@ static void answer_is_gone(struct wu_update *update) {
 static void receive(struct wu_update *update) {
     size_t size = sizeof update->block - WM_HEADROOM - update->have;
     uint8_t *room = update->block + WM_HEADROOM + update->have;
-    if (update->doing == LOADING) room = image_room(update, &size);
-    if (update->doing == LISTING || update->doing == REPORTING) {
+    int is_whole = update->doing == LOADING && update->done + update->have == update->part_end;
+    if (update->doing == LOADING && !is_whole) room = image_room(update, &size);
+    if (update->doing == LISTING || update->doing == REPORTING || is_whole) {
         room = update->block;
         size = sizeof update->block;
     }
@@ -398,6 +430,7 @@ static void receive(struct wu_update *update) {
     if (got == WU_END) end_answer(update);
     else if (got == WU_GONE) answer_is_gone(update);
     else if (got < 0) try_later(update);
+    else if (is_whole && got) try_later(update); /* more than we asked for */
     else if (update->doing == LISTING)
         for (int index = 0; index < got; index++) scan(update, (char)room[index]);
     else if (update->doing == LOADING && got) take_image(update, (size_t)got);
@@ -446,6 +479,7 @@ static enum wu_status go_back(struct wu_update *update, enum wm_fault fault) {
 
 /* Keep the running image once it has delivered, or go back. */
 static enum wu_status try_out(struct wu_update *update, int delivered) {
+    if (!update->settings->has_key) return go_back(update, WM_NO_KEY); /* it could never be updated again */
     if (update->is_mislabelled) return go_back(update, WM_WRONG_SEQUENCE);
     if (!delivered) {
         uint32_t tried_ms = now_ms(update) - update->began_ms;
@@ -476,6 +510,7 @@ static void judge_start(struct wu_update *update) {
         update->state = HEALTHY; /* a reset between the confirmation and its record */
         save(update);
     } else {
+        update->port->confirm(update->port->context); /* also where the boot loader could not record the end of the trial */
         end_try(update, update->fault ? (enum wm_fault)update->fault : WM_RESTARTED);
     }
 }
@@ -501,7 +536,7 @@ int wu_begin(struct wu_update *update, const struct wu_settings *settings, const
 
 enum wu_status wu_step(struct wu_update *update, int delivered) {
     if (update->is_on_trial) return try_out(update, delivered);
-    if (update->storage_failed || (!delivered && update->doing == RESTING)) return WU_RUNS;
+    if (!update->transport || update->storage_failed || (!delivered && update->doing == RESTING)) return WU_RUNS;
     if (update->doing == HASHING) hash_block(update);
     else if (update->doing != RESTING) receive(update);
     else if ((int32_t)(now_ms(update) - update->rest_until_ms) >= 0) return begin_next(update);

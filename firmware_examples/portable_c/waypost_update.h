@@ -22,7 +22,7 @@ struct wu_request {
     enum wu_question question;
     const char *name, *version;          /* of the artefact; not for the list */
     uint32_t first, count;               /* bytes of the image */
-    const uint8_t *sha256;               /* of the image: other content under the same version is refused */
+    const uint8_t *sha256;               /* of the image; NULL in a report about a manifest that was refused */
     const char *state, *reason;          /* of a report */
 };
 
@@ -40,15 +40,16 @@ struct wu_transport {
 /* What a board provides. An image is written to the slot that does not run. */
 struct wu_port {
     void *context;
-    int (*write_image)(void *context, uint32_t at, const uint8_t *data, size_t length); /* 0 once it is stored, or -1 */
+    int (*write_image)(void *context, uint32_t at, const uint8_t *data, size_t length); /* 0, or -1 */
     int (*read_image)(void *context, uint32_t at, uint8_t *data, size_t length);
-    /* Two records of WU_RECORD_BYTES, which are written in turn; they survive a change of the image. */
+    /* Two records of WU_RECORD_BYTES, which are written in turn; they survive a change of the image. What was written of the
+     * image before is stored once `write_record` returns. */
     int (*read_record)(void *context, uint32_t index, uint8_t *data);
     int (*write_record)(void *context, uint32_t index, const uint8_t *data);
     /* Boot loader: it starts the other slot for a trial, and goes back after a few starts without `confirm`. */
     int (*try_image)(void *context, uint32_t size);  /* the next start is a trial of the written image: 0, or -1 */
     int (*is_confirmed)(void *context);              /* 0 while the running image is on trial */
-    int (*confirm)(void *context);                   /* keep the running image: 0, or -1 */
+    int (*confirm)(void *context);                   /* keep the running image, and end any trial: 0, or -1 */
     void (*give_up)(void *context);                  /* the next start has the image before */
     wm_verify verify;                                /* with public keys that are part of this firmware */
     void (*hash_begin)(void *context);               /* SHA-256 */
@@ -66,6 +67,7 @@ struct wu_settings {
     uint32_t slot_bytes;
     uint32_t ask_s;                     /* time between two looks for a new image, at most a day */
     uint32_t trial_s;                   /* time in which a new image has to deliver a reading, at most a day */
+    int has_key;                        /* 0: built without the key of a maker. Such an image never stays */
 };
 
 enum wu_status { WU_RUNS, WU_RESTART };
@@ -87,13 +89,15 @@ struct wu_update {
     uint32_t have, part_end;
     /* list of the gateway */
     uint8_t depth, in_string, escaped, is_value, is_ours, is_firmware, is_broken;
+    uint8_t has_boards, is_for_board, has_from, is_over_us;
     uint8_t key_length, word_length;
-    char key[10], word[WU_NAME_MAX + 2], version[WM_VERSION_MAX + 1], best[WM_VERSION_MAX + 1];
+    char key[14], word[WU_NAME_MAX + 2], version[WM_VERSION_MAX + 1], best[WM_VERSION_MAX + 1];
     uint64_t number, best_sequence;
     uint8_t block[WU_BLOCK_BYTES];
 };
 
-/* Read the state. Returns 0, or -1 if a setting is out of range. */
+/* Read the state. `transport` NULL: a new image is tried out, and none is looked for. Returns 0, or -1 if a setting is out
+ * of range. */
 int wu_begin(struct wu_update *update, const struct wu_settings *settings, const struct wu_port *port,
              const struct wu_transport *transport);
 

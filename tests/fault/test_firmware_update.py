@@ -40,13 +40,14 @@ def finish(site: UpdateSite, device: UpdatingDevice) -> tuple[dict[str, list[Any
     site.command(name, b'{"stop": true}')
     assert device.ended() == 0, device.said()
     arrived = site.collect()
-    verdict = judge_example([each.payload for each in arrived[f"plant/{name}"]], device.spool.next)
+    verdict = judge_example([bytes(each.payload) for each in arrived[f"plant/{name}"]], device.spool.next)
     assert verdict.right, (verdict, device.said())
     return arrived, verdict.boots
 
 
 def test_device_updates_itself(site: UpdateSite) -> None:
     site.offer("1.1.0", firmware(*NEW), sequence=2)
+    connections = site.links["https"].connections
     with UpdatingDevice(site, "update", firmware(*OLD)) as device:
         device.wait_reported(HEALTHY)
         device.wait_acknowledged()
@@ -57,6 +58,7 @@ def test_device_updates_itself(site: UpdateSite) -> None:
     assert states == ["downloading", "verified", "installed", "healthy"]
     assert boots == 2
     assert "firmware: pump 1.1.0" in device.said()
+    assert site.links["https"].connections - connections < 10, "parts of an image share a connection"
 
 
 @pytest.mark.slow
@@ -108,14 +110,46 @@ def test_mislabelled_image_is_rolled_back(site: UpdateSite) -> None:
     assert site.reports("mislabelled", arrived)[-1] == ("1.2.0", "rolled-back", "wrong-sequence")
 
 
-def test_image_for_other_boards_is_refused(site: UpdateSite) -> None:
-    site.offer("1.1.0", firmware(*NEW), sequence=2, boards=("other",))
-    with UpdatingDevice(site, "other-board", firmware(*OLD)) as device:
-        device.wait_reported(ROLLED_BACK)
+def test_later_images_for_other_boards_and_versions_are_passed_over(site: UpdateSite) -> None:
+    later: dict[str, tuple[bytes, dict[str, Any]]] = {
+        "1.1.0": (firmware(*NEW), {"sequence": 2}),
+        "1.2.0": (b"another program", {"sequence": 3, "boards": ("other",)}),
+        "1.3.0": (b"another program", {"sequence": 4, "from_versions": ("1.2.0",)}),
+    }
+    site.offer_all(later)
+    with UpdatingDevice(site, "other-boards", firmware(*OLD)) as device:
+        device.wait_reported(HEALTHY)
+        arrived, _ = finish(site, device)
+    assert {version for version, _, _ in site.reports("other-boards", arrived)} == {"1.1.0"}
+
+
+def test_update_that_cannot_connect_leaves_the_readings_alone(site: UpdateSite) -> None:
+    """A handshake that fails leaves errors in OpenSSL's queue, which both connections share."""
+    link = site.links["http"]
+    url = f"https://127.0.0.1:{link.port}"  # a port without TLS
+    with UpdatingDevice(site, "no-https", firmware(*OLD), UPDATE_URL=url) as device:
+        device.wait_until(lambda: link.connections >= 3, "it tries to look for updates")
+        device.wait_acknowledged(20)
+        assert "disconnected" not in device.said()
+
+
+def test_boot_loader_that_cannot_write_starts_the_kept_program(site: UpdateSite) -> None:
+    device = UpdatingDevice(site, "full-disk", firmware(*OLD))
+    (device.slots / "boot").write_text("0 1 1\n")
+    (device.slots / "boot.new").mkdir()  # it cannot be written
+    with device:
         device.wait_acknowledged()
-        arrived, boots = finish(site, device)
-    assert boots == 1
-    assert site.reports("other-board", arrived) == [("1.1.0", "rolled-back", "wrong-board")]
+        assert "firmware: pump 1.0.0" in device.said()
+
+
+@pytest.mark.slow
+def test_image_without_the_key_of_the_maker_does_not_stay(site: UpdateSite) -> None:
+    site.offer("1.1.0", firmware("1.1.0-keyless", 2, has_key=False), sequence=2)
+    with UpdatingDevice(site, "keyless", firmware(*OLD)) as device:
+        device.wait_reported(ROLLED_BACK)
+        arrived, _ = finish(site, device)
+    assert device.state.kept == "0"
+    assert site.reports("keyless", arrived)[-1] == ("1.1.0", "rolled-back", "no-key")
 
 
 def flipped(content: bytes, at: int) -> bytes:
@@ -187,9 +221,8 @@ class RefusingDevice:
             return any(state == "rolled-back" for state, _ in self.gateway.reports)
 
         self.device.wait_until(ended, "it is refused")
-        reports = list(self.gateway.reports)
-        self.gateway.offer = {}
-        return reports
+        self.device.wait_reported(ROLLED_BACK)
+        return self.gateway.reports
 
 
 @pytest.fixture(scope="module")

@@ -285,9 +285,9 @@ static int begin_update(void) {
     port = (struct wu_port){NULL, write_image, read_image, read_record, write_record, try_image, is_confirmed, confirm,
                             give_up, verify, hash_begin, hash_add, hash_end, ticks_ms, time_s, random_word, say};
     firmware = (struct wu_settings){FIRMWARE_NAME, FIRMWARE_VERSION, FIRMWARE_BOARD, FIRMWARE_SEQUENCE, slot->size,
-                                    settings.ask_s, settings.trial_s};
+                                    settings.ask_s, settings.trial_s, sizeof maker_key_der > 1};
     if (wh_begin(&client, &transport, &http_settings, &http_port)) return -1;
-    return wu_begin(&update, &firmware, &port, &transport);
+    return wu_begin(&update, &firmware, &port, settings.http_port ? &transport : NULL);
 }
 
 int esp32_begin(const struct esp32_settings *given) {
@@ -296,7 +296,7 @@ int esp32_begin(const struct esp32_settings *given) {
     http = (struct esp32_connection){.port = settings.http_port, .socket = -1};
     if (nvs_open("waypost", NVS_READWRITE, &storage) != ESP_OK) return fail("NVS cannot be opened");
     slot = esp_ota_get_next_update_partition(NULL);
-    has_updates = settings.http_port && slot;
+    has_updates = slot != NULL;
     if (has_updates && wc_begin(&crypto, maker_key_der, sizeof maker_key_der))
         return fail("maker_key.h has no public key for ES256 in DER");
     if (has_updates && begin_update()) return fail("a setting of the update is out of range");

@@ -281,9 +281,9 @@ static int begin_update(void) {
     port = (struct wu_port){NULL, write_image, read_image, read_record, write_record, try_image, is_confirmed, confirm,
                             give_up, verify, hash_begin, hash_add, hash_end, ticks_ms, time_s, random_word, say};
     firmware = (struct wu_settings){FIRMWARE_NAME, FIRMWARE_VERSION, FIRMWARE_BOARD, FIRMWARE_SEQUENCE, image_bytes_max(),
-                                    settings.ask_s, settings.trial_s};
+                                    settings.ask_s, settings.trial_s, sizeof maker_key_der > 1};
     if (wh_begin(&client, &transport, &http_settings, &http_port)) return -1;
-    return wu_begin(&update, &firmware, &port, &transport);
+    return wu_begin(&update, &firmware, &port, settings.http_port ? &transport : NULL);
 }
 
 int zephyr_begin(const struct zephyr_settings *given) {
@@ -297,7 +297,7 @@ int zephyr_begin(const struct zephyr_settings *given) {
         || add_credential(TLS_CREDENTIAL_PUBLIC_CERTIFICATE, settings.certificate)
         || add_credential(TLS_CREDENTIAL_PRIVATE_KEY, settings.key))
         return fail("a certificate cannot be taken: see CONFIG_TLS_MAX_CREDENTIALS_NUMBER");
-    has_updates = settings.http_port && !flash_area_open(FIXED_PARTITION_ID(slot1_partition), &slot);
+    has_updates = !flash_area_open(FIXED_PARTITION_ID(slot1_partition), &slot);
     if (has_updates && wc_begin(&crypto, maker_key_der, sizeof maker_key_der))
         return fail("maker_key.h has no public key for ES256 in DER");
     if (has_updates && begin_update()) return fail("a setting of the update is out of range");

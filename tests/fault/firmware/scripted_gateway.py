@@ -13,7 +13,7 @@ class ScriptedGateway:
 
     def __init__(self) -> None:
         self.offer: dict[str, object] = {}
-        """Entry of the list; empty: no artefact."""
+        """Entry of the list, until the device refuses it; empty: no artefact."""
         self.manifest = b""
         self.image = b""
         self.reports: list[tuple[str, str]] = []
@@ -29,6 +29,8 @@ class ScriptedGateway:
             def do_POST(self) -> None:
                 report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 gateway.reports.append((report["state"], report["reason"]))
+                if report["state"] == "rolled-back":
+                    gateway.offer = {}  # one try
                 gateway._send(self, 202, b"")
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in its base

@@ -225,7 +225,7 @@ class ExampleRun:
         """Wait until the program prints this."""
         self._wait(lambda: text in self.said(), f"it prints {text!r}")
 
-    def _wait(self, condition: object, what: str) -> None:
+    def _wait(self, condition: object, what: str, timeout_s: float = WAIT_S) -> None:
         assert callable(condition)
 
         def met() -> bool:
@@ -234,7 +234,7 @@ class ExampleRun:
             return bool(condition())
 
         try:
-            wait_until(met, timeout_s=WAIT_S, what=what)
+            wait_until(met, timeout_s=timeout_s, what=what)
         except AssertionError as error:
             raise AssertionError(f"{self.program.name}: {error}; it printed:\n{self.said()[-3000:]}") from None
 

@@ -155,7 +155,8 @@ static int is_confirmed(void *context) {
 
 static int confirm(void *context) {
     (void)context;
-    CHECK(is_trial && is_good);
+    if (!is_trial) return 0;
+    CHECK(is_good);
     if (cut()) longjmp(power, 1);
     is_trial = 0;
     kept = 2;
@@ -224,7 +225,7 @@ static const struct wu_port port = {NULL, write_image, read_image, read_record, 
 
 /* --- a gateway in memory ---------------------------------------------------------------------------------------- */
 
-static char list[128];
+static char list[512];
 static const uint8_t *answer;
 static size_t answer_left;
 
@@ -269,7 +270,7 @@ static struct wu_update update;
 
 static void live(uint32_t life) {
     static struct wu_settings settings;
-    settings = (struct wu_settings){"pump", "1.0", "posix", 1, SLOT, 1, 60};
+    settings = (struct wu_settings){"pump", "1.0", "posix", 1, SLOT, 1, 60, 1};
     uint32_t labelled = life % 7 == 0 ? 9 : 2; /* an image whose manifest has another sequence */
     memset(records, 0, sizeof records);
     memset(slot, 0xFF, sizeof slot);
@@ -281,13 +282,18 @@ static void live(uint32_t life) {
     image_length = 1 + chance() % SLOT;
     for (uint32_t index = 0; index < image_length; index++) image[index] = (uint8_t)chance();
     make_envelope(labelled, "posix");
-    snprintf(list, sizeof list, "{\"artefacts\":[{\"kind\":\"firmware\",\"name\":\"pump\",\"sequence\":%u,\"version\":\"2.0\"}]}",
-             (unsigned)labelled);
+    /* Later ones, for another board and over another version, are not ours. */
+    snprintf(list, sizeof list,
+             "{\"artefacts\":[{\"boards\":[\"other\"],\"kind\":\"firmware\",\"name\":\"pump\",\"sequence\":99,\"version\":\"9\"},"
+             "{\"name\":\"pump\",\"kind\":\"firmware\",\"boards\":[\"a\",\"posix\"],\"sequence\":%u,\"from_versions\":[],"
+             "\"version\":\"2.0\"},{\"name\":\"pump\",\"version\":\"3.0\",\"kind\":\"firmware\",\"sequence\":98,"
+             "\"boards\":[\"posix\"],\"from_versions\":[\"1.5\",\"1.6\"]}]}", (unsigned)labelled);
     if (setjmp(power)) CHECK(cuts_left >= 0);
     for (;;) { /* each turn is a start */
         if (is_trial && starts >= STARTS_MAX) is_trial = 0;
         if (is_trial) starts++;
         settings.sequence = is_trial ? 2 : kept;
+        settings.has_key = !(is_trial && life % 11 == 5); /* the new image was built without it */
         if (is_trial && !is_good && chance() % 2) continue; /* it crashes at once */
         CHECK(!wu_begin(&update, &settings, &port, &transport));
         int restarts = 0;
@@ -431,7 +437,7 @@ static void check_time(void) {
 static void check_any_answers(void) {
     static const struct wh_port http_port = {NULL, any_open, any_send, any_receive, any_close, ticks, say};
     static const struct wh_settings http_settings = {"gateway", "pump7", "secret"};
-    static const struct wu_settings settings = {"pump", "1.0", "posix", 1, SLOT, 1, 60};
+    static const struct wu_settings settings = {"pump", "1.0", "posix", 1, SLOT, 1, 60, 1};
     static struct wh_client client;
     struct wu_transport http;
     verdict = WM_FORGED;

@@ -27,6 +27,8 @@ from tests.support.artefact_hub import ArtefactHubServer
 from tests.support.artefacts import KEY, OTHER_KEY
 from tests.support.processes import wait_until
 
+UPDATE_WAIT_S: Final = 180.0
+"""Longest update: on a busy disk each part waits for its sync."""
 NAME: Final = "pump"
 BOARD: Final = "posix"
 _FOLDER: Final = EXAMPLES / "portable_c"
@@ -57,13 +59,13 @@ def _compile(*arguments: str) -> None:
 
 
 @functools.cache
-def firmware(version: str, sequence: int) -> bytes:
+def firmware(version: str, sequence: int, *, has_key: bool = True) -> bytes:
     """Return the program as this version."""
     folder = _build_folder()
     update, made = folder / f"update-{version}.o", folder / f"device-{version}"
     texts = {"NAME": NAME, "VERSION": version, "BOARD": BOARD}
     fields = [f'-DFIRMWARE_{key}="{value}"' for key, value in texts.items()]
-    fields += [f"-DFIRMWARE_SEQUENCE={sequence}", "-DFIRMWARE_HAS_KEY", f"-I{folder}"]
+    fields += [f"-DFIRMWARE_SEQUENCE={sequence}", *([f"-I{folder}"] if has_key else [])]
     _compile(*fields, "-c", str(_FOLDER / "posix_update.c"), "-o", str(update))
     others = [str(folder / f"{name}.o") for name in C_SOURCES if name != "posix_update"]
     _compile(str(update), *others, "-o", str(made), "-lssl", "-lcrypto")
@@ -87,13 +89,18 @@ class UpdateSite(ExampleSite):
 
     def offer(self, version: str, image: bytes, **fields: Any) -> None:
         """Let the gateway hold this image and no other; `fields` replace those of its manifest."""
-        self._hub.add(image, **{"name": NAME, "version": version, "boards": (BOARD,), **fields})
+        self.offer_all({version: (image, fields)})
+
+    def offer_all(self, offers: dict[str, tuple[bytes, dict[str, Any]]]) -> None:
+        """Let the gateway hold these images, by their version, and no others."""
+        for version, (image, fields) in offers.items():
+            self._hub.add(image, **{"name": NAME, "version": version, "boards": (BOARD,), **fields})
         self.gateway.stop()
         shutil.rmtree(self.folder / "gw" / "artefacts", ignore_errors=True)  # a version is held only once
         keys = (KEY.public.pem, OTHER_KEY.public.pem)
         keeper = ArtefactGateway(self.folder / "gw", self._hub.port)
-        keeper.want({"name": NAME, "version": version}, keys=keys)
-        keeper.run(lambda here: set(here.held) == {(NAME, version)})
+        keeper.want(*({"name": NAME, "version": version} for version in offers), keys=keys)
+        keeper.run(lambda here: set(here.held) == {(NAME, version) for version in offers})
         self.gateway.start()
 
     def reports(self, device: str, arrived: dict[str, list[Any]]) -> list[tuple[str, str, str]]:
@@ -158,13 +165,18 @@ class UpdatingDevice(ExampleRun):
         other = self.slots / ("slot1" if kept == "0" else "slot0")
         return SlotsState(kept, trial, state, reported, other.stat().st_size if other.exists() else 0)
 
-    def wait_until(self, met: Callable[[], bool], what: str) -> None:
+    def wait_until(self, met: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
         """Wait while the device runs."""
-        self._wait(met, what)
+        self._wait(met, what, timeout_s)
 
     def wait_reported(self, *states: int) -> None:
         """Wait until the gateway has taken a report with one of these states."""
-        self.wait_until(lambda: self.state.update == self.state.reported in states, f"it reports {states}")
+
+        def reported() -> bool:
+            state = self.state
+            return state.update == state.reported and state.update in states
+
+        self.wait_until(reported, f"it reports {states}", timeout_s=UPDATE_WAIT_S)
 
     def wait_changes(self, count: int) -> None:
         """Wait until its disk has changed this often, as far as looking every millisecond shows."""
