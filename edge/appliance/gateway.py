@@ -21,7 +21,7 @@ from bridge.version import VERSION
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.addresses.directory import AddressDirectory
 from edge.appliance.addresses.sources import AddressSources
-from edge.appliance.artefacts.wiring import keeper_of
+from edge.appliance.artefacts.wiring import DeviceArtefacts, keeper_of
 from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.sources import ClientSources
 from edge.appliance.clock import ClockQuality
@@ -164,8 +164,7 @@ class Gateway:
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
         self._addresses = AddressDirectory(AddressSources(self.broker.router))
         self._devices: HttpDeviceApi | None = None  # made by the first request
-        self._series = StatusSeries(self._sample, data)
-        self._histories = logs.histories()
+        self._series, self._histories = StatusSeries(self._sample, data), logs.histories()
         self._journal = EventJournal(self._histories.events, data)
         self._recording: list[asyncio.Task[None]] = []
         """Tasks that keep charts and events."""
@@ -175,6 +174,7 @@ class Gateway:
         self._renewal, self._revocations = Renewal(data, self._hub_of_identity), HubRevocations(data, self._hub_of_list)
         self._mutes = ProblemMutes(data, time.time)
         self._artefacts = keeper_of(data, self.store, self.uplinks, self.clock_good, lambda: self.configuration)
+        self._device_artefacts = DeviceArtefacts(data, self._artefacts, self.broker)
         self._health, self._status_problems = self._make_health(), StatusProblems()
         self._check: UplinkCheck | None = None  # made with the web application
         self._totals: StoreTotals | None = None
@@ -517,7 +517,6 @@ class Gateway:
         from edge.appliance.addresses.details import AddressDetails  # noqa: PLC0415
         from edge.appliance.addresses.explanation import AddressExplainer  # noqa: PLC0415
         from edge.appliance.addresses.routes import address_routes  # noqa: PLC0415
-        from edge.appliance.artefacts.mounting import artefact_routes  # noqa: PLC0415
         from edge.appliance.clients.routes import client_routes  # noqa: PLC0415
         from edge.appliance.configuring.routes import configuration_routes  # noqa: PLC0415
         from edge.appliance.console.app import make_app  # noqa: PLC0415
@@ -555,7 +554,7 @@ class Gateway:
             *address_routes(details, explainer, access),
             *configuration_routes(self._configuring, access),
             *self._devices.routes,
-            *artefact_routes(self._data, self._artefacts, self._devices, access, broker.devices),
+            *self._device_artefacts.mounted.routes(self._devices, access, broker.devices),
             *session_routes(access),
             *bridge_routes(self._bridge, self.bridge_status, access),
             *check_routes(self._check, access),

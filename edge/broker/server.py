@@ -158,6 +158,10 @@ class Broker:
         """Open AMQP connections by number, the oldest first."""
         return self._amqp.connections
 
+    def serve_own_topics(self, own: mqtt_interception.OwnTopics | None) -> None:
+        """Answer these topics of MQTT from now on; None: none. Clients of the device API do not get them."""
+        self._mqtt.serve_own_topics(own)
+
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _drivers(self) -> Iterator[ConnectionDriver]:
@@ -191,20 +195,21 @@ class Broker:
             AmqpLanes(LOOPS, self.router),
             self.tracer,
         )
+        self._mqtt = MqttDrivers(
+            limits,
+            self.router,
+            self.mqtt_sessions,
+            gate,
+            for_mqtt,
+            clock,
+            self._arrivals,
+            self.tracer,
+            self.refusals,
+        )
         return BrokerListeners(
             self.configuration,
             {
-                Protocol.MQTT: MqttDrivers(
-                    limits,
-                    self.router,
-                    self.mqtt_sessions,
-                    gate,
-                    for_mqtt,
-                    clock,
-                    self._arrivals,
-                    self.tracer,
-                    self.refusals,
-                ),
+                Protocol.MQTT: self._mqtt,
                 Protocol.AMQP: self._amqp,
             },
             self.site,

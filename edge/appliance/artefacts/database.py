@@ -38,6 +38,11 @@ def translated_errors(path: Path) -> Iterator[None]:
         raise IndexUnusable(f"{path}: {error}") from error
 
 
+def is_full(error: IndexUnusable) -> bool:
+    """Return whether a database could not be written because the card is full: then it is not damaged."""
+    return getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
 def require_intact(connection: sqlite3.Connection) -> None:
     """Raise `sqlite3.DatabaseError` for a damaged file, wherever the damage is."""
     if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):

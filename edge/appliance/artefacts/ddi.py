@@ -12,7 +12,8 @@
 
 Every path begins with ``/DEFAULT/controller/v1``. The controller is the device; the number of an action is that of the
 artefact at this gateway. An update has one chunk with one file, as some clients accept only that; the file has the name
-of the artefact. A client that only knows `TargetToken` sends the Base64 of ``user:password`` as its token. Devices are
+of the artefact. A client that only knows `TargetToken` sends the Base64 of ``user:password`` as its token; so does one
+with a `GatewayToken`: its user may act for several devices. Devices are
 never asked for a confirmation (`confirmationBase`): the configuration of the gateway decides.
 """
 
@@ -69,7 +70,8 @@ FILES: Final = "/DEFAULT/controller/v1/{controller}/softwaremodules/{action}/art
 FILE: Final = "/DEFAULT/controller/v1/{controller}/softwaremodules/{action}/artifacts/{file}"
 PART: Final = "bApp"
 """Part of the chunk: hawkBit's default for applications, and the only one that Zephyr's client takes."""
-_TARGET_TOKEN: Final = b"targettoken "
+_TOKENS: Final = (b"targettoken ", b"gatewaytoken ")
+"""hawkBit's schemes for a device, and for a client that acts for several of them."""
 
 
 class DdiApi:
@@ -77,6 +79,7 @@ class DdiApi:
 
     def __init__(self, serving: ArtefactServing, gate: DeviceGate) -> None:
         self._serving = serving
+        self._gate = gate
         self._reporting = serving.reporting
         self._requests = DeviceRequests(serving, gate)
 
@@ -128,7 +131,7 @@ class DdiApi:
         artefact = held.reported if held is not None else await self._reporting.former_of_number(device.name, number)
         if artefact is None:
             raise _unknown_action(request, device)
-        await self._reporting.report(device.name, artefact, report)
+        await self._reporting.report(self._gate, device.name, artefact, report)
         return Response(status_code=200)
 
     async def _installed(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
@@ -150,7 +153,7 @@ class DdiApi:
         feedback, found = await read_document(request, DdiFeedback), await self._withdrawn(request, device)
         cancels = feedback.cancels
         if found is not None and cancels:  # a repeated feedback finds nothing to cancel
-            await self._reporting.cancelled(device.name, found, feedback.status.reason or CANCELED)
+            await self._reporting.cancelled(self._gate, device.name, found, feedback.status.reason or CANCELED)
         elif found is not None and cancels is False:
             await self._reporting.goes_on(device.name, found)
         return Response(status_code=200)
@@ -236,11 +239,12 @@ def _base(request: Request) -> str:
 
 
 def _accept_target_token(request: Request) -> None:
-    """Replace hawkBit's scheme `TargetToken` by Basic, or by Bearer for a token that is not ``user:password``."""
+    """Replace hawkBit's schemes `TargetToken` and `GatewayToken` by Basic, or by Bearer for a token that is not
+    ``user:password``."""
     fields = request.scope["headers"]
     for place, (name, value) in enumerate(fields):
-        if name == b"authorization" and value.lower().startswith(_TARGET_TOKEN):
-            token = value[len(_TARGET_TOKEN) :].strip()
+        if name == b"authorization" and value.lower().startswith(_TOKENS):
+            token = value.partition(b" ")[2].strip()
             try:
                 basic = b":" in base64.b64decode(token, validate=True)
             except (binascii.Error, ValueError):

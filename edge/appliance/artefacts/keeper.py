@@ -121,6 +121,7 @@ class ArtefactKeeper:
         self._reading: Counter[int] = Counter()
         """Downloads by devices, by the number of the artefact."""
         self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._configured: Callable[[bool], None] = lambda _: None
         self._served_at: dict[int, float] = {}
         """Monotonic time of the last download of an image, by the number of its artefact."""
 
@@ -145,6 +146,10 @@ class ArtefactKeeper:
             threads.shutdown(wait=False)
         while self._closing:
             await self._closing.pop()()
+
+    def call_when_configured(self, change: Callable[[bool], None]) -> None:
+        """Call `change` on the loop when the gateway begins to hold artefacts (True) or ends (False)."""
+        self._configured = change
 
     def call_when_stopped(self, close: Callable[[], Awaitable[None]]) -> None:
         """Call `close` at the end of `stop`."""
@@ -285,7 +290,10 @@ class ArtefactKeeper:
             except ConfigurationRejected as rejected:
                 log.warning("the wanted artefacts are not known: %s", rejected)
                 found = [] if self._spec is None else [self._spec]
+            before = self._spec
             self._spec, self._mark, self._stale = next(iter(found), None), mark, True
+            if (before is None) is not (self._spec is None):
+                self._configured(self._spec is not None)
             self._own_pacer = None if self._spec is None else self._make_pacer(self._spec)
         return self._stale and (self._spec is not None or (self._data / FOLDER).exists())
 

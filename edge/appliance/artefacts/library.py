@@ -70,6 +70,10 @@ class ArtefactTask(NamedTuple):
     """Artefact of the image to fetch; None: fetch the manifest."""
     start: int = 0
     """First missing byte of the image."""
+    check: bool = False
+    """The artefact is here, and stays good if this request fails."""
+    replaces: IndexedArtefact | None = None
+    """Superseded artefact. Its image leaves when the first new bytes come, as there is room for one only."""
 
     @property
     def key(self) -> Key:
@@ -145,25 +149,23 @@ class ArtefactLibrary:
             if isinstance(manifest, ArtefactTrouble):
                 troubles[wanted.key] = manifest
                 manifests.append(ArtefactTask(wanted, None))
+                room -= 0 if before is None else before.artefact.size
                 continue
             room -= artefact.size
             task = ArtefactTask(wanted, artefact, self._storage.have(artefact))
-            if before is not None and _needs_place_of(before.artefact.size, artefact.size - task.start, room, free):
-                self._storage.evict(before.artefact)
-                free = None if free is None else free + before.artefact.size
-                before = None
-            if before is not None:
-                room -= before.artefact.size
-            else:
+            if before is None:
                 known[wanted.key] = self._held(artefact, wanted, manifest, stored=stored)
+            elif _needs_place_of(before.artefact.size, artefact.size - task.start, room, free):
+                task = task._replace(replaces=before.artefact)
+            else:
+                room -= before.artefact.size
             if stored:
                 if now >= self._check_at.setdefault(wanted.key, now + MANIFEST_CHECK_S):
-                    checks.append(ArtefactTask(wanted, None))
+                    checks.append(ArtefactTask(wanted, None, check=True))
                 continue
-            if room < 0:
-                troubles[wanted.key] = ArtefactTrouble("all images together exceed storage.bytes of the Artefacts")
-            elif free is not None and artefact.size - task.start > free:
-                troubles[wanted.key] = ArtefactTrouble("the card has no room for its image: messages need it")
+            short = None if task.replaces is not None else _shortage(artefact.size - task.start, room, free)
+            if short is not None:
+                troubles[wanted.key] = short
             else:
                 images.append((artefact.sequence, task))
         self.held = {key: each for key, each in known.items() if each.stored}
@@ -195,6 +197,8 @@ class ArtefactLibrary:
         artefact = task.artefact
         if artefact is None or not content or self._storage.have(artefact) != task.start:
             return
+        if task.replaces is not None:
+            self._storage.evict(task.replaces)
         self._storage.append(artefact, content)
         self._succeed(task)
 
@@ -227,7 +231,7 @@ class ArtefactLibrary:
 
     def fail(self, task: ArtefactTask, why: str, now: float, *, shown: bool) -> None:
         """Note that a request failed. `shown`: it is a problem at once, and not only after some failures."""
-        if task.artefact is None and task.key in self.held:  # it is only checked: what is here stays good
+        if task.check:
             self._check_at[task.key] = now + RETRY_S[-1]
             return
         failures = self._failures.get(task.key, (0, 0.0))[0] + 1
@@ -315,6 +319,16 @@ def _needs_place_of(before: int, missing: int, room: int, free: int | None) -> b
     bytes to fetch; `room`: bytes that are left of all that images may have; `free`: those of the card."""
     short = room < before or (free is not None and missing > free)
     return short and room >= 0 and (free is None or missing <= free + before)
+
+
+def _shortage(missing: int, room: int, free: int | None) -> ArtefactTrouble | None:
+    """Return why there is no room for an image; None if there is. The bytes are those of `_needs_place_of`, after the
+    image itself was subtracted from `room`."""
+    if room < 0:
+        return ArtefactTrouble("all images together exceed storage.bytes of the Artefacts")
+    if free is not None and missing > free:
+        return ArtefactTrouble("the card has no room for its image: messages need it")
+    return None
 
 
 def _check_boards(manifest: ArtefactManifest, wanted: ArtefactPart) -> None:

@@ -80,6 +80,42 @@ DOWNLOADS_MAX: Final = 64
 DEVICE_DOWNLOADS_MAX: Final = 2
 """Downloads of one device at once: a second one while the connection of the first is not known to be dead."""
 
+CHUNK_BYTES_MAX: Final = 32 << 10
+"""Bytes of a chunk over MQTT: a packet that a small device holds in memory, and 0.1 ms of the loop."""
+
+OFFER_BYTES: Final = 8 << 10
+"""Bytes that the answer to a request for an offer is counted with: 32 boards, 64 versions and a short manifest."""
+
+MANIFEST_BYTES_IN_OFFER: Final = 1 << 10
+"""Bytes of a signed manifest that an offer contains in Base64; a usual one has 400. A larger one is fetched in
+chunks."""
+
+ANSWERS_BYTES_MAX: Final = 4 * MIB
+"""Bytes of answers over MQTT that devices have not acknowledged: 128 chunks. Requests beyond it are ignored, and
+repeated by their devices."""
+
+DEVICE_ANSWERS_BYTES_MAX: Final = 128 << 10
+"""The same of one device: four chunks, so that a device with 100 ms to its gateway gets 1 MB/s."""
+
+ANSWER_BYTES_MIN: Final = 2 << 10
+"""Bytes that each answer is counted with at least, for its request in progress: so 2 048 are in progress at most."""
+
+ANSWER_UNREAD_S: Final = 30.0
+"""Time after which a connection with an unacknowledged answer is ended when the room of others needs it."""
+
+CONNECTION_REQUESTS_MAX: Final = 4
+"""Requests of one connection that are answered at once: as many chunks as a device may have."""
+
+NOTES_MAX: Final = 1_024
+"""Reports over MQTT that wait for being noted, at some 5 ms each. Further ones are refused, and repeated by their
+devices."""
+
+REPORTS_COUNTED_EVERY: Final = 64
+"""Changes of the database of reports between two counts of its rows: a count of 200 000 takes tens of milliseconds."""
+
+ANSWERED_DEVICES_MAX: Final = 64
+"""Devices that one connection may ask for: those behind a gateway of its own."""
+
 REPORTS_WAITING_MAX: Final = 256
 """Requests that wait for the database of reports, at some 5 ms each; more are answered with 503."""
 

@@ -1,4 +1,4 @@
-"""Routes of artefacts in the web application of a gateway."""
+"""Artefacts for the devices of a gateway: the parts that its web application and its broker use."""
 
 from __future__ import annotations
 
@@ -10,27 +10,40 @@ from edge.appliance.artefacts.keeper import ArtefactKeeper
 from edge.appliance.artefacts.reporting import UpdateReporting
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
 from edge.appliance.artefacts.serving import ArtefactServing
+from edge.appliance.artefacts.topics import ArtefactTopics
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.api import HttpDeviceApi
 from edge.broker.http.reporting import ReportingDevices
 from edge.broker.http.route import HttpRoute
+from edge.broker.router.router import Router
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService
 
 
-def artefact_routes(
-    data: Path, keeper: ArtefactKeeper, api: HttpDeviceApi, access: HttpAccess, service: DeviceService | None
-) -> list[HttpRoute]:
-    """Return the routes of the artefacts of a gateway for its devices. `service`: of Hono's device API, if the space
-    has it."""
-    devices: DeviceGate = ReportingDevices(api, access)
-    if service is not None:
-        from edge.broker.hono.http import HonoApi  # noqa: PLC0415 - only where the space has the device API
-        from edge.broker.hono.reporting import ReportingHonoDevices  # noqa: PLC0415
+class MountedArtefacts:
+    """Artefacts of one gateway for its devices. Closed with the keeper."""
 
-        if isinstance(api, HonoApi):
-            devices = ReportingHonoDevices(api, service, access)
-    serving = ArtefactServing(keeper, UpdateReporting(data, keeper, devices))
-    keeper.call_when_stopped(serving.close)
-    return [*DeviceArtefactApi(serving, devices).routes, *DdiApi(serving, devices).routes]
+    def __init__(self, data: Path, keeper: ArtefactKeeper) -> None:
+        self._serving = ArtefactServing(keeper, UpdateReporting(data, keeper))
+        self._keeper = keeper
+        self._topics: ArtefactTopics | None = None
+        keeper.call_when_stopped(self._serving.close)
+
+    def routes(self, api: HttpDeviceApi, access: HttpAccess, service: DeviceService | None) -> list[HttpRoute]:
+        """Return the routes for devices. `service`: of Hono's device API, if the space has it."""
+        devices: DeviceGate = ReportingDevices(api, access)
+        if service is not None:
+            from edge.broker.hono.http import HonoApi  # noqa: PLC0415 - only where the space has the device API
+            from edge.broker.hono.reporting import ReportingHonoDevices  # noqa: PLC0415
+
+            if isinstance(api, HonoApi):
+                devices = ReportingHonoDevices(api, service, access)
+        return [*DeviceArtefactApi(self._serving, devices).routes, *DdiApi(self._serving, devices).routes]
+
+    def topics(self, router: Router) -> ArtefactTopics:
+        """Return the topics for devices that speak only MQTT, always the same."""
+        if self._topics is None:
+            self._topics = ArtefactTopics(self._serving, router)
+            self._keeper.call_when_stopped(self._topics.close)  # before the serving is closed
+        return self._topics

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from bridge.artefacts.report import UpdateMessage, UpdateState
+from edge.appliance.artefacts.database import is_full
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.keeper import FOLDER, ArtefactKeeper
 from edge.appliance.artefacts.limits import REPORTS_WAITING_MAX
@@ -50,10 +51,9 @@ class ReportSink(Protocol):
 class UpdateReporting:
     """Reports of the devices of one gateway. Methods raise RequestRefused."""
 
-    def __init__(self, data: Path, keeper: ArtefactKeeper, sink: ReportSink) -> None:
+    def __init__(self, data: Path, keeper: ArtefactKeeper) -> None:
         self._folder = data / FOLDER
         self._keeper = keeper
-        self._sink = sink
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="artefact-reports")
         self._waiting = 0
         """Requests that wait for the database."""
@@ -101,7 +101,7 @@ class UpdateReporting:
         report = (await self.known(device)).of_number(number)
         return report.artefact if report is not None else await self._keeper.remembered_number(number)
 
-    async def report(self, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
+    async def report(self, sink: ReportSink, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
         """Publish a report and record it; it is on disk on return. A repeated one is published once. Return False if
         the message has no subscriber."""
         lock = self._locks.setdefault(device, asyncio.Lock())
@@ -109,21 +109,23 @@ class UpdateReporting:
             before, last = await self._before(device, artefact)
             if before is not None and before is last and before.state is report.state and before.published:
                 return True
-            taken = await self._publish(device, artefact, report)
-            row = _row(artefact, report, taken=taken, before=before)
-            again = before is not None and before.state.final and not report.state.final
-            await self._record(
-                device, artefact, lambda reports: (reports.expect_again if again else reports.put)(device, row)
-            )
-        log.info("device %s: %s is %s", device, artefact.label, report.state.value)
+            taken = await self._publish(sink, device, artefact, report)
+            await self._record_report(device, _row(artefact, report, taken=taken, before=before), before)
         return taken
 
-    async def cancelled(self, device: str, report: KnownReport, reason: str) -> None:
+    async def note(self, device: str, artefact: ReportedArtefact, report: UpdateReport) -> None:
+        """Record a report that the device publishes itself as a message."""
+        lock = self._locks.setdefault(device, asyncio.Lock())
+        async with lock:
+            before, _ = await self._before(device, artefact)
+            await self._record_report(device, _row(artefact, report, taken=False, before=before), before)
+
+    async def cancelled(self, sink: ReportSink, device: str, report: KnownReport, reason: str) -> None:
         """Publish that a device has cancelled an update, and forget the update: it may be offered again."""
         lock = self._locks.setdefault(device, asyncio.Lock())
         async with lock:
             artefact = report.artefact
-            await self._publish(device, artefact, UpdateReport(state=UpdateState.ROLLED_BACK, reason=reason))
+            await self._publish(sink, device, artefact, UpdateReport(state=UpdateState.ROLLED_BACK, reason=reason))
             await self._record(device, artefact, lambda reports: reports.forget(device, report))
 
     async def goes_on(self, device: str, report: KnownReport) -> None:
@@ -137,7 +139,7 @@ class UpdateReporting:
         """True when this gateway has, or had, artefacts."""
         return self._keeper.spec is not None or self._folder.exists()
 
-    async def _publish(self, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
+    async def _publish(self, sink: ReportSink, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
         message = UpdateMessage(
             device=device,
             artefact=artefact.name,
@@ -145,7 +147,15 @@ class UpdateReporting:
             state=report.state,
             reason=report.reason,
         )
-        return await self._sink.publish(device, self.address, msgspec.json.encode(message))
+        return await sink.publish(device, self.address, msgspec.json.encode(message))
+
+    async def _record_report(self, device: str, row: KnownReport, before: KnownReport | None) -> None:
+        """Record a report. `before`: the one before about the same artefact."""
+        again = before is not None and before.state.final and not row.state.final
+        await self._record(
+            device, row.artefact, lambda reports: (reports.expect_again if again else reports.put)(device, row)
+        )
+        log.info("device %s: %s is %s", device, row.artefact.label, row.state.value)
 
     async def _record(self, device: str, artefact: ReportedArtefact, work: Callable[[DeviceReports], None]) -> None:
         """Record a report that was published: the message is on disk, so the device does not have to repeat it."""
@@ -176,8 +186,9 @@ class UpdateReporting:
                 self._reports = DeviceReports.open(self._folder)
             try:
                 return work(self._reports)
-            except IndexUnusable:  # opening it again checks it
-                self._close()
+            except IndexUnusable as error:
+                if not is_full(error):  # opening it again checks it
+                    self._close()
                 raise
 
         self._waiting += 1

@@ -21,6 +21,7 @@ from edge.appliance.artefacts.limits import (
     HISTORY_CHARACTERS_MAX,
     REASON_CHARACTERS_MAX,
     REPORTS_BYTES_MAX,
+    REPORTS_COUNTED_EVERY,
     REPORTS_DROPPED,
     REPORTS_MAX,
 )
@@ -128,6 +129,13 @@ class ReportedDevice(NamedTuple):
         last = self._last_good(name)
         return last.version if last is not None else self.version or None
 
+    def runs(self, manifest: ArtefactManifest) -> bool:
+        """Return whether the device says by its attributes that it runs this firmware, and has reported none of its
+        name."""
+        if manifest.kind.value != "firmware" or self._last_good(manifest.name) is not None:
+            return False
+        return bool(self.version) and self.version == manifest.version
+
     def last(self, name: str) -> KnownReport | None:
         """Return the last report about any version of a name; None without one."""
         return next((each for each in reversed(self.reports) if each.name == name), None)
@@ -149,6 +157,8 @@ class DeviceReports:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._changes = -1
+        """Changes since the file was opened; the first one counts the rows."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -219,6 +229,9 @@ class DeviceReports:
 
     def _trim(self) -> None:
         """Drop the oldest rows of the table with more of them while a limit is exceeded."""
+        self._changes += 1
+        if self._changes % REPORTS_COUNTED_EVERY and self._used_bytes() <= REPORTS_BYTES_MAX:
+            return
         while True:
             reports = self._number("SELECT count(*) FROM reports")
             devices = self._number("SELECT count(*) FROM devices")

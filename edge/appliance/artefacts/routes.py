@@ -117,6 +117,7 @@ class DeviceArtefactApi:
 
     def __init__(self, serving: ArtefactServing, gate: DeviceGate) -> None:
         self._serving = serving
+        self._gate = gate
         self._requests = DeviceRequests(serving, gate)
 
     @property
@@ -148,7 +149,7 @@ class DeviceArtefactApi:
     async def _report(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
         report, place = await read_document(request, UpdateReport), request.path_params
         artefact = await self._serving.reported(device.name, place["name"], place["version"], report.sha256)
-        taken = await self._serving.reporting.report(device.name, artefact, report)
+        taken = await self._serving.reporting.report(self._gate, device.name, artefact, report)
         return Response(status_code=202, headers=None if taken else NO_SUBSCRIBERS)
 
     def _find(self, request: Request, device: AdmittedDevice) -> HeldArtefact:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -26,7 +29,7 @@ from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.ranges import ByteRange, file_response
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.reporting import AdmittedDevice
-from edge.configuration.resources import ArtefactName, ArtefactVersion
+from edge.configuration.resources import ARTEFACTS_MAX, ArtefactName, ArtefactVersion
 
 if TYPE_CHECKING:
     from edge.appliance.artefacts.library import HeldArtefact
@@ -93,7 +96,7 @@ class ArtefactServing:
         known = await self.reporting.known(device)
         for each in self.of_device(device):
             manifest, report = each.manifest, known.about(each.manifest)
-            done = report is not None and report.state.final
+            done = (report is not None and report.state.final) or known.runs(manifest)
             if each.stored and not done and manifest.sequence >= known.sequence(manifest.name) and fits(each, known):
                 return OfferedArtefact(each, known)
         return OfferedArtefact(None, known)
@@ -136,6 +139,40 @@ class ArtefactServing:
             NEVER_CACHED,
         )
 
+    async def chunk(self, device: str, digest: str, offset: int, length: int) -> bytes:
+        """Return bytes of an image, or of a signed manifest, that a device may have: fewer at its end. `digest`:
+        SHA-256 of the whole, hexadecimal."""
+        images = [each for each in self.of_device(device) if each.manifest.digest == digest]
+        if images:
+            return await self._chunk_of_image(await self._fitting(device, images), offset, length)
+        for each in self.of_device(device):
+            if envelope_digest(each.envelope) == digest:
+                _check_offset(offset, len(each.envelope))
+                return each.envelope[offset : offset + length]
+        raise RequestRefused(404, f"no image or manifest with this checksum is here for {device[:64]}")
+
+    async def _fitting(self, device: str, artefacts: Sequence[HeldArtefact]) -> HeldArtefact:
+        """Return the first artefact that is for the board and version that the device has reported."""
+        known = await self.reporting.known(device)
+        refusals = [refusal_of(each, known.board, known.installed(each.manifest.name)) for each in artefacts]
+        for artefact, why in zip(artefacts, refusals, strict=True):
+            if why is None:
+                return artefact
+        raise RequestRefused(422, str(refusals[0]))
+
+    async def _chunk_of_image(self, artefact: HeldArtefact, offset: int, length: int) -> bytes:
+        _check_offset(offset, artefact.manifest.size)
+        if not artefact.stored:
+            raise _fetched_again(artefact)
+        with self._keeper.reading(artefact.number):
+            try:
+                content = await self._read_by(lambda: _read_part(artefact.image, offset, length))
+            except OSError:
+                raise _fetched_again(artefact) from None
+        if not content:
+            raise _fetched_again(artefact)
+        return content
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -170,6 +207,23 @@ class ArtefactServing:
 
     async def _read_by(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reading, work)
+
+
+@lru_cache(maxsize=ARTEFACTS_MAX)
+def envelope_digest(envelope: bytes) -> str:
+    """Return the SHA-256 of a signed manifest, hexadecimal."""
+    return hashlib.sha256(envelope).hexdigest()
+
+
+def _read_part(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _check_offset(offset: int, size: int) -> None:
+    if offset >= size:
+        raise RequestRefused(416, f"it has {size} bytes")
 
 
 def fits(artefact: HeldArtefact, known: ReportedDevice) -> bool:

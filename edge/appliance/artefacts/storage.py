@@ -187,7 +187,7 @@ class ArtefactStorage:
         self._delete_superseded()
 
     def _delete_superseded(self) -> None:
-        """Delete images that the stored one of their version has replaced. Downloads that have one open go on."""
+        """Delete images that the stored one of their version has replaced. Their downloads end."""
         stored = [each for each in self._index if each.stored]
         current = {(each.name, each.version) for each in stored if not each.superseded}
         for each in stored:

@@ -1,15 +1,27 @@
-"""Keeper of artefacts of a running gateway."""
+"""Artefacts of a running gateway: their keeper, and what serves them to devices, which is imported when it is used."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.router.uplinks import Uplinks, is_to_hub
+from edge.broker.server import Broker
 from edge.broker.store.contract import Store
+
+if TYPE_CHECKING:
+    from edge.appliance.artefacts.mounting import MountedArtefacts
+
+log = logging.getLogger(__name__)
+
+_MOUNTING: Final = "edge.appliance.artefacts.mounting"
 
 
 def keeper_of(
@@ -48,3 +60,43 @@ def link_of(uplinks: Uplinks, connector: str) -> HubLink:
         if uplink.connector.name == connector and is_to_hub(uplink):
             return HubLink(uplink.dialer.state.connected, uplink.uplink.pacer)
     return HubLink(connected=False, pacer=None)
+
+
+class DeviceArtefacts:
+    """Artefacts of a gateway for its devices. Their modules take 10 MiB, and are imported for the first request or the
+    first configuration with artefacts."""
+
+    def __init__(self, data: Path, keeper: ArtefactKeeper, broker: Broker) -> None:
+        self._data = data
+        self._keeper = keeper
+        self._broker = broker
+        self._mounted: MountedArtefacts | None = None
+        self._wanted = False
+        self._importing: asyncio.Task[None] | None = None
+        keeper.call_when_configured(self._configured)
+
+    @property
+    def mounted(self) -> MountedArtefacts:
+        """Routes and topics, made at the first use."""
+        if self._mounted is None:
+            from edge.appliance.artefacts.mounting import MountedArtefacts  # noqa: PLC0415 - see the class
+
+            self._mounted = MountedArtefacts(self._data, self._keeper)
+        return self._mounted
+
+    def _configured(self, wanted: bool) -> None:
+        """Serve the topics of MQTT while the gateway has artefacts, and no device API: its clients use HTTP."""
+        self._wanted = wanted
+        if not wanted:
+            self._broker.serve_own_topics(None)
+        elif self._broker.devices is None:
+            self._importing = asyncio.get_running_loop().create_task(self._serve_topics())
+
+    async def _serve_topics(self) -> None:
+        try:
+            await asyncio.to_thread(importlib.import_module, _MOUNTING)  # the loop does not wait for it
+        except Exception:  # the gateway serves its messages without it
+            log.exception("the topics of artefacts are not served")
+            return
+        if self._wanted:
+            self._broker.serve_own_topics(self.mounted.topics(self._broker.router))

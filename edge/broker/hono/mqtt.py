@@ -89,6 +89,8 @@ class UploadPlan(msgspec.Struct, frozen=True):
 class DeviceConnection(Interceptor):
     """Interceptor of one connection: of an authenticated device or gateway, or (without a principal) of any client."""
 
+    answers_at_once = True
+
     def __init__(
         self,
         service: DeviceService,

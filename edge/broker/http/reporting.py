@@ -41,7 +41,7 @@ class ReportingDevices:
             if grant is None and not device:
                 raise RequestRefused(400, "without authentication the device is missing: add ?device=")
             device = device or (grant.user if grant is not None else "")
-            address = _address(report_address, device)
+            address = address_of_reports(report_address, device)
             if grant is not None and not grant.may_send(address):
                 self._access.record(request, RefusalCause.NOT_ALLOWED_TO_SEND, grant.user, address)
                 raise RequestRefused(403, f"{grant.user} is not {device[:64]}, as it must not send to {address[:100]}")
@@ -52,7 +52,7 @@ class ReportingDevices:
         takes it. Raises RequestRefused."""
         fields = {"content-type": "application/json"}
         try:
-            message = parse_single(_address(report_address, device), body, {}, fields)
+            message = parse_single(address_of_reports(report_address, device), body, {}, fields)
         except BadRequest as error:
             raise RequestRefused(error.status, str(error)) from None
         publishing = await self._api.published(device, [message], "")
@@ -62,7 +62,7 @@ class ReportingDevices:
         return not publishing.unrouted
 
 
-def _address(pattern: str, device: str) -> str:
+def address_of_reports(pattern: str, device: str) -> str:
     """Return the address for reports of a device. Raises RequestRefused for a name that is not one level."""
     address = substitute(pattern, device, "")
     if address is None or not device.isprintable() or len(device) > DEVICE_CHARACTERS_MAX:

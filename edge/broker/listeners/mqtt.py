@@ -14,7 +14,7 @@ from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
-from edge.broker.mqtt.interception import Interception
+from edge.broker.mqtt.interception import Interception, OwnTopics
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Authenticator
@@ -41,6 +41,10 @@ class MqttDrivers:
         self._clock = clock
         self._refusals = RefusalJournal() if refusals is None else refusals
         self._common = HandlerContext(router, sessions, clock, arrivals, gate, interception, self._refusals)
+
+    def serve_own_topics(self, own: OwnTopics | None) -> None:
+        """Answer these topics from now on, to connections that subscribe to one of them; None: none."""
+        self._common.serve_own_topics(own)
 
     def serve(
         self,

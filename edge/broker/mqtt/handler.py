@@ -46,8 +46,10 @@ from edge.broker.mqtt.interception import (
     Interception,
     Interceptor,
     NotAdmitted,
+    OwnTopics,
 )
 from edge.broker.mqtt.login import MqttLogin
+from edge.broker.mqtt.names import OWN_TOPICS
 from edge.broker.mqtt.publish_answers import PublishAnswers
 from edge.broker.mqtt.session import ClientConnection, MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -74,7 +76,7 @@ REPLIES = "replies"
 class HandlerContext:
     """Objects that all handlers of one broker share."""
 
-    __slots__ = ("arrivals", "clock", "gate", "interception", "refusals", "router", "sessions")
+    __slots__ = ("arrivals", "clock", "gate", "interception", "own_topics", "refusals", "router", "sessions")
 
     def __init__(
         self,
@@ -93,8 +95,14 @@ class HandlerContext:
         self.clock: Final = clock
         self.gate: Final = gate
         self.interception: Final = interception
+        self.own_topics: OwnTopics | None = None
+        """Topics that are answered to the connections that use them; for clients that nothing else intercepts."""
         self.arrivals: Final = arrivals
         self.refusals: Final = RefusalJournal() if refusals is None else refusals
+
+    def serve_own_topics(self, own: OwnTopics | None) -> None:
+        """Answer these topics from now on, to connections that subscribe to one of them; None: none."""
+        self.own_topics = own
 
     def publisher(self, driver: ConnectionDriver) -> Callable[[Publication], None]:
         """Return the function that publishes runs. With a trace it also reports the result."""
@@ -151,7 +159,7 @@ class ConnectionHandler(Origin):
                 if self._interceptor is not PASS_THROUGH and self._interceptor.published(event):
                     continue
                 run, grant = event.run, self._grant
-                if grant is not None and not (grant.sends.get(run.address) or grant.may_send(run.address)):
+                if not _may_send(grant, run.address):
                     record_refusal(self, RefusalCause.NOT_ALLOWED_TO_SEND, address=run.address)
                     self._refuse(event, Refusal.NOT_AUTHORIZED)
                     continue
@@ -265,7 +273,7 @@ class ConnectionHandler(Origin):
         self._published.refuse(tokens, why)
 
     def waits_for_consumer(self) -> bool:
-        return self.connection.version < 5 and self._interceptor is PASS_THROUGH
+        return self.connection.version < 5 and not self._interceptor.answers_at_once
 
     def pause_publishing(self) -> None:
         """Stop reading from the client until a subscriber of its messages has caught up."""
@@ -282,8 +290,7 @@ class ConnectionHandler(Origin):
 
     @property
     def _published(self) -> PublishAnswers:
-        """Answers to messages that need more than a PUBACK. Made for each use: kept, it would be a reference cycle, and
-        an ended connection would wait for the garbage collector."""
+        """Answers to messages that need more than a PUBACK. Made for each use: kept, it would be a reference cycle."""
         if self._session is None:
             raise LookupError("PUBLISH before CONNECT was accepted")
         return PublishAnswers(self, self._session, self._interceptor, self._common.sessions.on_disk)
@@ -459,6 +466,7 @@ class ConnectionHandler(Origin):
             self._common.gate.release(self._grant)
 
     def _subscribe(self, event: SubscribeEvent) -> None:
+        _use_own_topics(self, event)
         subscribing = self._subscribing(last=event.last)
         subscribing.subscribe(event)
 
@@ -518,6 +526,26 @@ class ConnectionHandler(Origin):
         gone = event.publish_will or self._arriving
         will = self._connect.will if self._connect is not None and gone else None
         self._common.sessions.leave(session, self, will, self._common.clock(), lost=event.lost)
+
+
+def _may_send(grant: Grant | None, address: str) -> bool:
+    """Return whether a client may publish to an address as a usual one. `grant`: None without authentication."""
+    if address.startswith(OWN_TOPICS):
+        return False  # what no interceptor has taken
+    return grant is None or bool(grant.sends.get(address)) or grant.may_send(address)
+
+
+def _use_own_topics(handler: ConnectionHandler, event: SubscribeEvent) -> None:
+    """Intercept own topics from now on, if the client subscribes to one of them. Its fast path is forgotten, as that
+    knows topics and not interceptors."""
+    own = handler._common.own_topics
+    if own is None or handler._interceptor is not PASS_THROUGH:
+        return
+    if any(request.filter.startswith(OWN_TOPICS) for request in event.requests):
+        handler._interceptor = own.interceptor(handler, handler._attached, handler._grant)
+        handler.reset_fast_path()
+        if handler._in_parts is not None:
+            handler._in_parts.interceptor = handler._interceptor
 
 
 def _deliver_retained(handler: ConnectionHandler, subscribers: Iterable[Subscriber]) -> None:

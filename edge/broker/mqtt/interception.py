@@ -7,7 +7,7 @@ and the base classes of those that do (`edge.broker.hono.mqtt`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
@@ -45,10 +45,22 @@ class InterceptedPublisher(Protocol):
         ...
 
 
+class OwnTopics(Protocol):
+    """Topics below `names.OWN_TOPICS`: answered to the connection that uses them."""
+
+    def interceptor(self, publisher: Any, session: MqttSession, grant: Grant | None) -> Interceptor:
+        """Return the interceptor of a connection that subscribes to one of them. `grant`: None without
+        authentication."""
+        ...
+
+
 class Interceptor:
     """Interceptor of one connection; this one changes nothing."""
 
     __slots__ = ()
+
+    answers_at_once = False
+    """Before MQTT 5, messages without a consumer are answered at once, and do not wait for one."""
 
     def will(self, will: Will | None, grant: Grant | None) -> Will | None:
         """Return the Will Message to publish; None: no will."""

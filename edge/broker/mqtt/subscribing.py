@@ -18,6 +18,7 @@ from edge.broker.model.topics import widen
 from edge.broker.mqtt.answers import REASONS
 from edge.broker.mqtt.events import ConnectEvent, SubscribeEvent, SubscriptionRequest, UnsubscribeEvent
 from edge.broker.mqtt.interception import Interceptor
+from edge.broker.mqtt.names import OWN_TOPICS
 from edge.broker.mqtt.session import MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import AddressError
@@ -48,7 +49,7 @@ class Subscribing:
         """New subscriptions that get retained messages."""
         self._session = session
         self._sessions = sessions
-        self._interceptor = interceptor
+        self.interceptor = interceptor
         self._grant = grant
         self._terms = terms
         self._forbidden = forbidden
@@ -85,9 +86,12 @@ class Subscribing:
         if len(session.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and pattern not in session.subscribers:
             self._words.append(f"{pattern}: limit of {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions reached")
             return ReasonCode.QUOTA_EXCEEDED
-        code = self._interceptor.subscribe(request)
+        code = self.interceptor.subscribe(request)
         if code is not None:
             return code
+        if pattern.startswith(OWN_TOPICS):
+            self._words.append(f"{pattern}: it is not answered here, or not yet")
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         if self._grant is not None and not self._grant.may_receive(pattern):
             self._words.append(f"{pattern}: no right to receive all matching messages")
             self._forbidden(pattern)
@@ -135,6 +139,6 @@ class Subscribing:
         """Remove a subscription; return False without one."""
         if widen(pattern) in self._session.subscribers:
             pattern = widen(pattern)
-        if self._interceptor.unsubscribe(pattern):
+        if self.interceptor.unsubscribe(pattern):
             return True
         return self._sessions.unsubscribe(self._session, pattern)

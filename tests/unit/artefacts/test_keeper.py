@@ -333,6 +333,25 @@ class TestSignedAgain:
         held.run(lambda keeper: self.advance(held) and any("storage.bytes" in each.what for each in keeper.problems()))
         assert held.last[0]["blinker", "1.2.0"].image.read_bytes() == IMAGE
 
+    def test_old_image_stays_while_nothing_can_be_fetched(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        """There is room for one image only, and the link breaks after the new manifest has come."""
+        held.want(storage={"bytes": len(IMAGE)})
+        hub.broken.add("blinker/1.2.0/image")
+        held.run(lambda _: self.advance(held) and len(hub.ranges()) >= 3)
+        held.connected = False
+        held.settle()
+        assert held.last[0]["blinker", "1.2.0"].image.read_bytes() == IMAGE
+
+    def test_removed_version_is_requested_rarely(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        """The new image was wrong twice, and then the operator has removed the version at the hub."""
+        hub.files["blinker/1.2.0/image"] = self.NEW[:-1] + b"x"
+        held.run(lambda keeper: self.advance(held) and any("forged" in each.what for each in keeper.problems()))
+        hub.files.clear()
+        asked = len(hub.asked)
+        held.settle()
+        assert len(hub.asked) - asked <= 8, "in ten minutes"
+        assert held.last[0]["blinker", "1.2.0"].image.read_bytes() == IMAGE
+
     def test_third_image_replaces_the_second_one(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
         """The second one is dropped in the middle, as the trust in its key ends, and the first one is served."""
         second, third = bytes(3 * RANGE_BYTES), bytes(len(IMAGE) + 7)
@@ -362,7 +381,7 @@ class TestSignedAgain:
     def image(self, keeper: ArtefactKeeper) -> bytes | None:
         """Return the served image."""
         found = keeper.held.get(("blinker", "1.2.0"))
-        return None if found is None else found.image.read_bytes()
+        return found.image.read_bytes() if found is not None and found.image.exists() else None
 
 
 def test_names_have_a_limit_and_none_is_forgotten(

@@ -137,7 +137,7 @@ class Rig:
             ReportingHonoDevices(with_hono, service, access) if hono else ReportingDevices(plain, access)
         )
         self.keeper = Keeper(folder)
-        self.serving = ArtefactServing(cast(Any, self.keeper), UpdateReporting(folder, cast(Any, self.keeper), devices))
+        self.serving = ArtefactServing(cast(Any, self.keeper), UpdateReporting(folder, cast(Any, self.keeper)))
         routes = [*DeviceArtefactApi(self.serving, devices).routes, *DdiApi(self.serving, devices).routes]
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(Starlette(routes=routes)), base_url="http://gateway:8080"
@@ -380,6 +380,7 @@ def test_image_that_was_just_deleted(tmp_path: Path) -> None:
 def test_oldest_reports_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "REPORTS_MAX", 3)
     monkeypatch.setattr(reports, "REPORTS_DROPPED", 2)
+    monkeypatch.setattr(reports, "REPORTS_COUNTED_EVERY", 1)
     kept = DeviceReports.open(tmp_path)
     for device in "abcd":
         kept.put(device, KnownReport("blinker", "1", "", 1, UpdateState.INSTALLED, published=True))
@@ -391,10 +392,10 @@ def test_oldest_reports_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_reports_have_a_limit_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (limits.REPORTS_BYTES_MAX, limits.DEVICE_REPORTS_MAX) == (64 << 20, 256)
-    most = 100_000
+    most = 60_000
     monkeypatch.setattr(reports, "REPORTS_BYTES_MAX", most)
     kept = DeviceReports.open(tmp_path)
-    for number in range(300):
+    for number in range(40):
         device = f"{number:0255}"
         line = KnownReport("n" * 64, "v" * 64, "d" * 64, 1, UpdateState.INSTALLED, published=True, history="h" * 9_000)
         kept.put(device, line)
@@ -590,6 +591,16 @@ class TestDdi:
 
         run(tmp_path, test)
 
+    def test_firmware_that_a_device_says_to_run_is_not_offered(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            await rig.ask("PUT", f"{self.ROOT}/configData", json={"data": {"version": "1.2.0"}})
+            assert await self.action(rig) is None
+            rig.keeper.add(8, version="1.3.0", sequence=13)
+            assert await self.action(rig) == "8"
+
+        run(tmp_path, test)
+
     def test_version_that_was_signed_again_is_another_artefact(self, tmp_path: Path) -> None:
         async def test(rig: Rig) -> None:
             rig.keeper.add(7)
@@ -746,6 +757,13 @@ class TestDdi:
             token = base64.b64encode(b"pump-1:secret").decode()
             answer = await rig.client.get(self.ROOT, headers={"Authorization": f"TargetToken {token}"})
             assert answer.status_code == 200
+            gateway = base64.b64encode(b"gateway-3:secret").decode()
+            found = await rig.client.get(self.ROOT, headers={"Authorization": f"GatewayToken {gateway}"})
+            assert found.status_code == 200, "its user may act for the device"
+            other = await rig.client.get(
+                self.ROOT.replace("pump-1", "pump-2"), headers={"Authorization": f"TargetToken {token}"}
+            )
+            assert other.status_code == 403
             wrong = await rig.client.get(self.ROOT, headers={"Authorization": "TargetToken bhVahL1Il1shie2aj2poojee"})
             assert wrong.status_code == 401
 
