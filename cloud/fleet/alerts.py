@@ -305,14 +305,17 @@ def test(hub: HubPlace, name: str | None, as_json: JsonOutput | None) -> None:
 
 def _try(receiver: Any) -> str | None:
     """Send a test notification; return why it failed."""
+    import asyncio
     import socket
+    from concurrent.futures import ThreadPoolExecutor
 
     from cloud.hub.alerts.documents import make_test_notification
     from cloud.hub.alerts.receivers import NotificationFailed, send
 
     notification = make_test_notification(receiver, f"test-{secrets.token_hex(8)}", socket.gethostname())
     try:
-        send(receiver, notification, time.time())
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.run(send(receiver, notification, time.time(), threads))
     except NotificationFailed as failed:
         return str(failed)
     return None

@@ -1,5 +1,5 @@
-"""`waypost hub` with its status, users, devices, bundles and registry, and `revoke-certificate` with the fleet's
-enrolments."""
+"""`waypost hub` with its status, users, devices, bundles, webhooks and registry, and `revoke-certificate` with the
+fleet's enrolments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from cloud.fleet.hub_status import status
 from cloud.fleet.place import HubPlace, hub_options, open_enrolments
 from cloud.fleet.registry_cli import backup, migrate, move_registry, restore
 from cloud.fleet.users import user
+from cloud.fleet.webhooks import webhook
 from cloud.hub.cli import hub
 from edge.output.errors import CommandError
 from edge.output.text import word
 
-for each in (status, user, device, bundle, backup, restore, move_registry, migrate):
+for each in (status, user, device, bundle, webhook, backup, restore, move_registry, migrate):
     hub.add_command(each)
 device.add_command(import_registry)
 

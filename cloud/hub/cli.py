@@ -125,7 +125,7 @@ def run(
         configuration = HubConfiguration(
             data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc,
             settings.applications, drain_s, kafka, messaging, settings.trusted_proxies,
-            settings.bundles,
+            settings.bundles, settings.webhook_networks,
         )  # fmt: skip
         try:
             serve(configuration, partial(_ready, data, "" if dev else "s"))

@@ -42,6 +42,7 @@ from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry import location
 from cloud.hub.tap.topic_settings import TopicSettings
 from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants, quota_fault
+from cloud.hub.webhooks.reach import ReachableNetwork
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsFiles, TlsListener, TokenIssuer
 from edge.broker.http.forwarded import ProxyNetwork
@@ -239,6 +240,10 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     bundles: Restart[str | None] = None
     """Folder with the update bundles of gateways (`waypost hub bundle add`), for example one that several hubs share;
     default: a folder of the data directory."""
+
+    webhook_networks: Restart[tuple[Annotated[ReachableNetwork, read_by(ReachableNetwork.parse, str)], ...]] = ()
+    """Addresses and networks that the webhooks of tenants may reach, as ``10.0.0.0/8``, besides public addresses.
+    Webhooks of the whole fleet and receivers of alerts may reach every address."""
 
     @property
     def quotas(self) -> Tenants:

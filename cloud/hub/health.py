@@ -72,6 +72,7 @@ class HubHealth:
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
         devices: Callable[[], str | None] = lambda: None,
+        webhooks: Callable[[], str | None] = lambda: None,
         tap: HubTap | None = None,
         messaging: Callable[[], MessagingFigures | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
@@ -82,7 +83,7 @@ class HubHealth:
         """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
         listener, if it has any; `commands` returns why commands wait, `device_updates` why reports of devices do,
         `alerts` why rules are not evaluated, `audit` why changes are not recorded, `devices` why gateways do not get
-        the devices of the registry."""
+        the devices of the registry, `webhooks` which of them get no events."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -99,6 +100,7 @@ class HubHealth:
         self._alerts = alerts
         self._audit = audit
         self._devices = devices
+        self._webhooks = webhooks
         self._tap = tap
         self.messaging_figures = messaging
         """Returns the figures of the message broker; None without one."""
@@ -116,7 +118,7 @@ class HubHealth:
         self._health = HealthChecks(
             (
                 *(self.landing, self.held, self.tables, self.shared_identities, self.refused, self.applications),
-                *(self.alerts, self.audit, self.devices, self.tap, self.messaging, self.certificate),
+                *(self.alerts, self.audit, self.devices, self.webhooks, self.tap, self.messaging, self.certificate),
                 self.configurations,
                 *(self.registry, self.quotas, self.lag.problems, log_problems, self.machine),
             )
@@ -262,6 +264,12 @@ class HubHealth:
         if (why := self._devices()) is not None:
             step = "look at the gateway with waypost status; devices that it has stay in force"
             yield FoundProblem("devices", why, step, Severity.WARNING)
+
+    def webhooks(self) -> Iterator[FoundProblem]:
+        """Report webhooks that get no events."""
+        if (why := self._webhooks()) is not None:
+            step = "fix its server, then: waypost hub webhook resume ID; it goes on where it was"
+            yield FoundProblem("webhooks", why, step, Severity.WARNING)
 
     def tap(self) -> Iterator[FoundProblem]:
         """Report that landed messages are not passed on to Kafka."""

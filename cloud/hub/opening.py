@@ -37,6 +37,7 @@ from cloud.hub.tap.job import TapJob
 from cloud.hub.tap.service import HubTap
 from cloud.hub.tap.topic_settings import TopicSettings
 from cloud.hub.tenants import Tenants
+from cloud.hub.webhooks.reach import ReachableNetwork
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand
@@ -95,6 +96,8 @@ class HubConfiguration:
     """HTTP proxies that tell the addresses of their clients."""
     bundles: str | None = None
     """Folder with the update bundles of gateways; None for a folder of the data directory."""
+    webhook_networks: tuple[ReachableNetwork, ...] = ()
+    """Networks that webhooks of tenants may reach, besides public addresses."""
 
 
 class ListenerCredentials(NamedTuple):

@@ -109,6 +109,9 @@ from cloud.hub.tenants import Tenants
 from cloud.hub.tenants_http import TenantsView, UsageView, tenant_routes
 from cloud.hub.usage import UsageRecorder
 from cloud.hub.users_http import user_routes
+from cloud.hub.webhooks.delivery import WebhookClock
+from cloud.hub.webhooks.http import webhook_routes
+from cloud.hub.webhooks.service import HubWebhooks
 from cloud.lake.faults import RegistryError
 from cloud.lake.landing import Landing
 from cloud.place.place import place_of
@@ -225,7 +228,7 @@ class HubServer:
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
-        self._events = HubEvents(registry, time.time, self._notices.follow(NoticeTopic.EVENTS))
+        self._events, self._webhooks = _make_events(configuration, registry, self._id, self._notices)
         self._devices = HubDeviceParts(registry, configuration.tenants, _now_us, self._enrolment, self.sources)
         self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
@@ -314,6 +317,7 @@ class HubServer:
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
             devices=lambda: self._devices.trouble,
+            webhooks=lambda: self._webhooks.trouble,
             tap=self._tap,
             messaging=lambda: self._messaging.figures,
             desired=self._desired,
@@ -424,6 +428,7 @@ class HubServer:
                 await self._availability.open(port)
                 self._health.start()
                 self._alerts.start()
+                self._webhooks.start()
                 self._usage.start()
                 self._tap.start()
                 self._messaging.start(self._commands.send)
@@ -469,7 +474,7 @@ class HubServer:
         if self._desired is not None:
             await self._desired.open()
         parts = (self._quotas, self._commands, self._alerts, self._audit, self._devices)
-        for part in (*parts, self._events, self._problems, self._artefacts, self._updates):
+        for part in (*parts, self._events, self._problems, self._artefacts, self._updates, self._webhooks):
             await part.open()
         self._notices.start()
 
@@ -478,7 +483,8 @@ class HubServer:
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
         async with contextlib.AsyncExitStack() as ends:
-            for part in reversed((self._updates, self._artefacts, self._problems, self._events, *parts, *services)):
+            last = (self._webhooks, self._updates, self._artefacts, self._problems, self._events)
+            for part in reversed((*last, *parts, *services)):
                 if part is not None:
                     ends.push_async_callback(part.close)
             ends.push_async_callback(self._notices.stop)
@@ -509,6 +515,7 @@ class HubServer:
                 *quota_routes(self._configuration.tenants, self._quotas, access),
                 *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
+                *webhook_routes(self._webhooks, access),
                 *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
                 *command_routes(self._commands, access),
                 *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
@@ -689,6 +696,15 @@ def _make_artefacts(configuration: HubConfiguration, registry: sa.URL) -> HubArt
     """Make the artefacts of this hub, with their images in the place of the lake."""
     lake = place_of(configuration.lake or configuration.data / LAKE)
     return HubArtefacts(registry, ImageStore(lake), _now_us)
+
+
+def _make_events(
+    configuration: HubConfiguration, registry: sa.URL, hub: str, notices: ChangeNotices
+) -> tuple[HubEvents, HubWebhooks]:
+    """Make the events of the fleet, and what sends them to webhooks. `hub`: writer id."""
+    events = HubEvents(registry, time.time, notices.follow(NoticeTopic.EVENTS))
+    clock = WebhookClock(time.time, asyncio.get_running_loop().time)
+    return events, HubWebhooks(registry, hub, events, configuration.webhook_networks, clock)
 
 
 def _identity_routes(

@@ -61,6 +61,7 @@ WITHOUT: Final = {
         "fleet/default%2Fgw1?tab=configuration": "a development hub has none",
         "fleet/default%2Fgw1?tab=identity": "a development hub has none",
         "alerts?show=receivers": "names and addresses of receivers permit no such text",
+        "alerts?show=webhooks": "addresses of webhooks permit no such text",
         "system": "counts, no names",
         "enrolment": "labels and names of gateways permit letters only",
         "log?show=events": "the table of the log, which has one; no event of a development hub names a gateway",

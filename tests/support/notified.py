@@ -30,13 +30,22 @@ class WebhookServer:
     def __init__(self) -> None:
         self.requests: list[ReceivedRequest] = []
         self.status = 204
+        self.fields: dict[str, str] = {}
+        """Fields of the answers."""
+        self.held: threading.Event | None = None
+        """Requests are answered when it is set; None: at once."""
         received, server = self.requests, self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", "0")))
                 received.append(ReceivedRequest(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                held = server.held
+                if held is not None:
+                    held.wait(30)
                 self.send_response(server.status)
+                for name, value in server.fields.items():
+                    self.send_header(name, value)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:

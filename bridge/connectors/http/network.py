@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import httpcore
@@ -22,14 +22,18 @@ CONNECTIONS_MAX: Final = 2
 """Connections at a time: requests are sequential, and an earlier connection may be closing."""
 
 
-def transport(context: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
+Connect = Callable[[str, int], Awaitable[socket.socket]]
+"""Returns a socket that is connected to a host and port. Raises OSError, `AttemptError`."""
+
+
+def transport(context: ssl.SSLContext | None, connect: Connect = socket_to) -> httpx.AsyncHTTPTransport:
     """Return a transport for `httpx.AsyncClient`; `context` None: without TLS."""
     unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without one, httpx loads the system's authorities
     made = httpx.AsyncHTTPTransport(verify=context or unused, trust_env=False)
     made._pool = httpcore.AsyncConnectionPool(  # httpx has no option for a network backend
         ssl_context=context or unused,
         max_connections=CONNECTIONS_MAX,
-        network_backend=HttpNetwork(secure=context is not None),
+        network_backend=HttpNetwork(secure=context is not None, connect=connect),
     )
     return made
 
@@ -37,9 +41,10 @@ def transport(context: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
 class HttpNetwork(httpcore.AsyncNetworkBackend):
     """Connections to one server."""
 
-    def __init__(self, *, secure: bool) -> None:
+    def __init__(self, *, secure: bool, connect: Connect = socket_to) -> None:
         """`secure`: TLS starts with the first byte."""
         self._secure = secure
+        self._connect = connect
 
     async def connect_tcp(
         self,
@@ -50,7 +55,7 @@ class HttpNetwork(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         async with _httpcore_errors(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
-            opened = await socket_to(host, port)
+            opened = await self._connect(host, port)
             return PlainStream(opened) if self._secure else HttpStream(await streams_over(opened))
 
 

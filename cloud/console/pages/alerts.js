@@ -10,7 +10,7 @@ import { PagedTable } from "./table.js";
 import { counted, duration, number, plain } from "./text.js";
 
 const TONES = { firing: "bad", acknowledged: "idle", muted: "idle", resolved: "good", pending: "warn" };
-const SHOWN = [["open", "open"], ["pending", "pending"], ["resolved", "history"], ["mutes", "mutes"], ["rules", "rules"], ["receivers", "receivers"]];
+const SHOWN = [["open", "open"], ["pending", "pending"], ["resolved", "history"], ["mutes", "mutes"], ["rules", "rules"], ["receivers", "receivers"], ["webhooks", "webhooks"]];
 const TIMES = [["60", "1 h"], ["240", "4 h"], ["1440", "1 d"], ["10080", "7 d"]];
 
 /** Place of an alert: its gateway, its gateways, or the hub. */
@@ -58,6 +58,7 @@ export function Alerts({ rest, query }) {
   const choice = html`<${Choice} label="Show" options=${SHOWN} value=${shown} choose=${(value) => go(address("alerts", "", { show: value }), true)} />`;
   if (shown === "rules") return html`<${Rules} choice=${choice} />`;
   if (shown === "receivers") return html`<${Receivers} choice=${choice} />`;
+  if (shown === "webhooks") return html`<${Webhooks} choice=${choice} />`;
   if (shown === "mutes") return html`<${Mutes} choice=${choice} />`;
   const pending = shown === "pending";
   return html`<${Panel} title="Alerts" flush extra=${choice}>
@@ -245,8 +246,8 @@ function Receivers({ choice }) {
         <td><div class="do"><${ActionButton} label="Test" allowed=${manage} action=${() => post(`${path(one)}/test`)} onDone=${load} />
           <${ActionButton} label="Delete" danger allowed=${manage} confirm=${`${plain(one.name)} is told of no further alert.`} action=${() => del(path(one), one.etag)} onDone=${load} /></div></td></tr>`)}</tbody></table></div>`}
     ${making && html`<${NewReceiver} kind=${making} close=${() => setMaking("")} done=${(one) => { setMaking(""); setMade(one); load(); }} />`}
-    ${made?.secret && html`<${Dialog} title="Key of the signatures" close=${() => setMade(null)}><p>Copy it now; it is shown once. Each request has <code>Waypost-Signature: t=SECONDS,v1=HEX</code>,
-      the HMAC-SHA256 of <code>SECONDS.BODY</code> with this key.</p><p class="mono name">${made.secret}</p><div class="do"><button class="button" onClick=${() => setMade(null)}>Close</button></div><//>`}<//>`;
+    ${made?.secret && html`<${Dialog} title="Key of the signatures" close=${() => setMade(null)}><p>Copy it now; it is shown once. Requests are signed with it as Standard Webhooks has it: <code>webhook-signature</code> is the
+      HMAC-SHA256 of <code>ID.TIMESTAMP.BODY</code>.</p><p class="mono name">${made.secret}</p><div class="do"><button class="button" onClick=${() => setMade(null)}>Close</button></div><//>`}<//>`;
 }
 
 const FIELDS = {
@@ -272,4 +273,44 @@ function NewReceiver({ kind, close, done }) {
     ${FIELDS[kind].map(([field, label, type, optional]) => html`<label class="field">${label}<input class="input" type=${type} autocomplete="off" required=${!optional} value=${draft[field]} onInput=${change(field)} /></label>`)}
     ${kind === "mail" && html`<label class="field">Encryption<select class="input" value=${draft.security} onChange=${change("security")}><option>starttls</option><option>tls</option><option>none</option></select></label>`}
     ${kind !== "ping" && html`<label class="field">Least severity<select class="input" value=${draft.severity} onChange=${change("severity")}><option>warning</option><option>critical</option></select></label>`}<//>`;
+}
+
+const WEBHOOK_TONES = { active: "good", paused: "idle", failed: "bad", gone: "idle" };
+
+/** Webhooks, which get the events of the fleet or of a tenant. */
+function Webhooks({ choice }) {
+  const { found, error, load } = useLoaded("/api/v1/webhooks?limit=500");
+  const [making, setMaking] = useState(false);
+  const [made, setMade] = useState(null);
+  const { manage } = useSession();
+  const webhooks = found?.webhooks ?? [];
+  const path = (one) => `/api/v1/webhooks/${one.id}`;
+  return html`<${Panel} title="Webhooks" flush extra=${choice}><${ErrorNote} error=${error} retry=${load} />
+    <div class="table-bar"><span class="grow"></span><button class="button" disabled=${!manage} onClick=${() => setMaking(true)}>Add a webhook…</button></div>
+    ${found && webhooks.length === 0 && html`<div class="body"><${Empty} title="No program is told of events">A webhook gets each event of the fleet as a signed request, in order: gateways that connect,
+      problems, alerts, results of commands. The same: <code>waypost hub webhook add URL</code><//></div>`}
+    ${webhooks.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Table of webhooks"><table class="cards">
+      <thead><tr><th scope="col">Webhook</th><th scope="col">Events</th><th scope="col">Last delivery</th><th scope="col"><span class="skip">Actions</span></th></tr></thead>
+      <tbody>${webhooks.map((one) => html`<tr key=${one.id}><th scope="row"><${Name}>${one.url}<//><small>${one.id}${one.tenant ? `, tenant ${plain(one.tenant)}` : ""}</small></th>
+        <td class="what">${[...one.types, ...one.gateways, one.selector].filter(Boolean).map((each) => html`<span class="tag">${plain(each)}</span> `)}${!one.types.length && !one.gateways.length && !one.selector && "all"}</td>
+        <td data-label="Last delivery"><${Pill} tone=${one.attempts ? "bad" : WEBHOOK_TONES[one.state]}>${one.state}<//> ${one.delivered_at ? html`<${Time} at=${one.delivered_at} />` : "none yet"}${one.failure ? html`<small>${plain(one.failure)}</small>` : null}</td>
+        <td><div class="do"><${ActionButton} label="Test" allowed=${manage} action=${() => post(`${path(one)}/test`)} onDone=${load} />
+          ${one.state === "active" && !one.attempts ? html`<${ActionButton} label="Pause" allowed=${manage} action=${() => patch(path(one), { paused: true }, one.etag)} onDone=${load} />` : html`<${ActionButton} label="Resume" allowed=${manage} action=${() => patch(path(one), { paused: false }, one.etag)} onDone=${load} />`}
+          <${ActionButton} label="Remove" danger allowed=${manage} confirm=${`${plain(one.url)} gets no further event.`} action=${() => del(path(one), one.etag)} onDone=${load} /></div></td></tr>`)}</tbody></table></div>`}
+    ${making && html`<${NewWebhook} close=${() => setMaking(false)} done=${(one) => { setMaking(false); setMade(one); load(); }} />`}
+    ${made?.secret && html`<${Dialog} title="Secret of the signatures" close=${() => setMade(null)}><p>Copy it now; it is shown once. Requests are signed with it as Standard Webhooks has it.</p>
+      <p class="mono name">${made.secret}</p><div class="do"><button class="button" onClick=${() => setMade(null)}>Close</button></div><//>`}<//>`;
+}
+
+function NewWebhook({ close, done }) {
+  const [draft, setDraft] = useState({ url: "", types: "", gateways: "", selector: "" });
+  const change = (field) => (event) => setDraft({ ...draft, [field]: event.target.value });
+  const words = (text) => text.split(/[\s,;]+/).filter(Boolean);
+  const send = () => post("/api/v1/webhooks", { ...draft, types: words(draft.types), gateways: words(draft.gateways) });
+  return html`<${FormDialog} title="Add a webhook" label="Add" close=${close} done=${done} send=${send}>
+    <label class="field">URL<input class="input" type="url" required value=${draft.url} onInput=${change("url")} /></label>
+    <label class="field">Types of events, as in alert, gateway.revoked<input class="input" value=${draft.types} onInput=${change("types")} /></label>
+    <label class="field">Gateways, with commas<input class="input" value=${draft.gateways} onInput=${change("gateways")} /></label>
+    <label class="field">Only gateways with labels, as in site=lyon<input class="input" value=${draft.selector} onInput=${change("selector")} /></label>
+    <p class="soft small">Empty fields match every event that you may see.</p><//>`;
 }

@@ -57,7 +57,7 @@ from cloud.hub.alerts.limits import (
     RECEIVER_BYTES_MAX,
     RECEIVERS_MAX,
 )
-from cloud.hub.alerts.receivers import ReceiverSettings, WebhookSettings, make_secret
+from cloud.hub.alerts.receivers import ReceiverSettings, WebhookSettings
 from cloud.hub.alerts.rules import BY_NAME, RULES, AlertSeverity
 from cloud.hub.alerts.service import AlertsNotReady, HubAlerts
 from cloud.hub.changes import note_change
@@ -65,6 +65,7 @@ from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, MuteRecord, ReceiverRecord, RuleSettings
 from cloud.hub.scope import FLEET, Scope, scope_of
+from cloud.hub.webhooks.sending import key_of, make_secret
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.preconditions import precondition_of, tag_of
@@ -313,6 +314,8 @@ class _AlertApi:
             secret = before.secret if before is not None and kept else ""
             if not secret and isinstance(wanted.settings, WebhookSettings):
                 secret = made = make_secret()
+        if isinstance(wanted.settings, WebhookSettings):
+            _require_usable(secret)
         record = ReceiverRecord(
             name=name,
             kind=str(type(wanted.settings).__struct_config__.tag),
@@ -385,6 +388,14 @@ def _settings(rule: RuleSettings) -> dict[str, Any]:
 def _receiver_kind(receiver: ReceiverRecord) -> dict[str, str]:
     """Return what the audit shows of a receiver: its settings may contain secrets."""
     return {"kind": receiver.kind, "severity": receiver.severity}
+
+
+def _require_usable(secret: str) -> None:
+    """Raise `RequestRefused` for a secret that cannot sign."""
+    try:
+        key_of(secret)
+    except ValueError as error:
+        raise RequestRefused(400, f"secret: {error}") from None
 
 
 async def _document(request: Request, kind: type[T]) -> T:

@@ -47,13 +47,13 @@ RECEIVER_BYTES_MAX: Final = 16 * 1024
 """Bytes of a document about a rule, a mute or a receiver."""
 
 SEND_S_MAX: Final = 10.0
-"""Seconds for one step of a delivery (connect, send, answer)."""
+"""Seconds for one step of sending a mail (connect, send, answer)."""
 
 DELIVERY_S_MAX: Final = 60.0
 """Seconds after which another hub sends a notification without an outcome: several times the steps of a delivery."""
 
 DELIVERIES_AT_ONCE: Final = 8
-"""Deliveries in progress: one each on a thread."""
+"""Deliveries in progress; a mail takes a thread."""
 
 DELIVERIES_MAX: Final = 5_000
 """Notifications that wait for their receivers; above it the oldest ones are dropped."""

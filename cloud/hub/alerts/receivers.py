@@ -1,37 +1,32 @@
-"""Receivers of notifications: their settings, and the sending, which blocks.
+"""Receivers of notifications: their settings, and the sending.
 
-A webhook is signed: ``Waypost-Signature: t=SECONDS,v1=HEX``, the HMAC-SHA256 of ``SECONDS.BODY`` with the receiver's
-secret. A notification that is sent again has the same ``Waypost-Delivery``.
+A webhook is signed as Standard Webhooks has it (`cloud.hub.webhooks.sending`). A notification that is sent again has
+the same ``webhook-id``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import http.client
-import secrets
+import asyncio
 import smtplib
 import ssl
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from email.message import EmailMessage
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
 from bridge.hidden import hides
 from cloud.hub.alerts.limits import PING_S_RANGE, RECIPIENTS_MAX, SEND_S_MAX
 from cloud.hub.registry.alerts import ReceiverRecord
+from cloud.hub.webhooks.reach import AnyAddresses
+from cloud.hub.webhooks.sending import PostFailed, SignedRequest, post_once
 from edge.output.text import line
 
-SIGNATURE: Final = "Waypost-Signature"
-DELIVERY: Final = "Waypost-Delivery"
 _MAIL: Final = r"^[^\s@<>,;:\"()\[\]\\]{1,64}@[^\s@<>,;:\"()\[\]\\]{1,255}$"
 MailAddress = Annotated[str, msgspec.Meta(pattern=_MAIL)]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.:_-]{1,255}$")]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s@]{1,2000}$")]
-_ANSWER_BYTES: Final = 200
-"""Bytes of an error answer that the failure shows."""
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, tag="webhook", tag_field="kind"):
@@ -83,55 +78,26 @@ def settings_of(record: ReceiverRecord) -> ReceiverSettings:
     return msgspec.json.decode(record.settings, type=ReceiverSettings)  # type: ignore[no-any-return]
 
 
-def make_secret() -> str:
-    """Return a new key for the signatures of a webhook."""
-    return secrets.token_urlsafe(32)
-
-
-def sign(secret: str, body: bytes, at_s: int) -> str:
-    """Return the value of the signature field."""
-    digest = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
-    return f"t={at_s},v1={digest}"
-
-
-def send(record: ReceiverRecord, notification: Notification, now_s: float) -> None:
-    """Send a notification. Blocks. Raises `NotificationFailed`."""
-    settings = settings_of(record)
+async def send(record: ReceiverRecord, notification: Notification, now_s: float, threads: Executor) -> None:
+    """Send a notification. `threads` send mails, and resolve names. Raises `NotificationFailed`."""
+    settings, connect = settings_of(record), AnyAddresses(threads).connect
     try:
         match settings:
             case WebhookSettings():
                 body = msgspec.json.encode(notification.document)
-                fields = {
-                    "Content-Type": "application/json",
-                    DELIVERY: notification.delivery,
-                    SIGNATURE: sign(record.secret, body, int(now_s)),
-                }
-                _request(settings.url, body, fields)
+                request = SignedRequest(notification.delivery, body, (record.secret,))
+                await post_once(settings.url, request, now_s, connect)
             case MailSettings():
-                _mail(settings, record.secret, notification)
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(threads, _mail, settings, record.secret, notification)
             case PingSettings():
-                _request(settings.url, b"", {})
+                await post_once(settings.url, SignedRequest(notification.delivery, b"", ()), now_s, connect)
+    except PostFailed as failure:
+        raise NotificationFailed(str(failure)) from failure
     except ssl.SSLError as error:
         raise NotificationFailed(f"TLS: {error.reason or error}") from error
-    except (OSError, smtplib.SMTPException, http.client.HTTPException, UnicodeError, ValueError) as error:
+    except (OSError, smtplib.SMTPException, UnicodeError, ValueError) as error:
         raise NotificationFailed(line(error) or type(error).__name__) from error
-
-
-def _request(url: str, body: bytes, fields: Mapping[str, str]) -> None:
-    """Send a POST. Redirects are not followed: the receiver is the one that was configured."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=SEND_S_MAX)
-    try:
-        target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        connection.request("POST", target, body, {"User-Agent": "waypost-hub", **fields})
-        answer = connection.getresponse()
-        said = answer.read(_ANSWER_BYTES)
-        if not 200 <= answer.status < 300:
-            words = line(said.decode("utf-8", "replace").strip())
-            raise NotificationFailed(f"it answers {answer.status} {line(answer.reason)}{f': {words}' if words else ''}")
-    finally:
-        connection.close()
 
 
 def _mail(settings: MailSettings, password: str, notification: Notification) -> None:

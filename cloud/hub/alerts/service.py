@@ -1,7 +1,7 @@
 """Alert service of a hub: evaluates the rules in intervals and notifies receivers.
 
-Runs on the event loop. The registry work runs in a thread with a connection of its own, and each delivery in a thread
-of a pool. `evaluate` and `deliver` take the time from the clock that the hub is given.
+Runs on the event loop. The registry work runs in a thread with a connection of its own. Mails are sent, and names
+resolved, in threads of a pool. `evaluate` and `deliver` take the time from the clock that the hub is given.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -51,8 +51,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Send = Callable[[ReceiverRecord, Notification, float], None]
-"""Sends a notification, on a thread; raises `NotificationFailed`."""
+Send = Callable[[ReceiverRecord, Notification, float, Executor], Awaitable[None]]
+"""Sends a notification; raises `NotificationFailed`. The threads are for what blocks."""
 
 
 class AlertsNotReady(Exception):
@@ -106,7 +106,7 @@ class HubAlerts:
         self._name = name
         self._send = send
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="alerts")
-        self._senders = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="alert delivery")
+        self._senders = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="alert mail")
         self._registry: Alerts | None = None
         self._number: int | None = None
         """Number of the evaluation that the book is as of; None: the book has to be loaded."""
@@ -274,9 +274,8 @@ class HubAlerts:
         await self.ask(lambda registry: registry.record_outcome(receiver.name, now_us, failure))
 
     async def _try(self, receiver: ReceiverRecord, notification: Notification) -> str | None:
-        work = partial(self._send, receiver, notification, self._now())
         try:
-            await asyncio.get_running_loop().run_in_executor(self._senders, work)
+            await self._send(receiver, notification, self._now(), self._senders)
         except NotificationFailed as failed:
             return str(failed)
         return None

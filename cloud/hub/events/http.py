@@ -48,7 +48,8 @@ LAST_EVENT: Final = "last-event-id"
 GAP: Final = "gap"
 """Type of the message of a stream that says that events are missing."""
 answered: Final = answering({EventsNotReady: 503})
-_KNOWN: Final = frozenset((*EventType, *(each.value.partition(".")[0] for each in EventType)))
+KNOWN_TYPES: Final = frozenset((*EventType, *(each.value.partition(".")[0] for each in EventType)))
+"""Types of events, and their nouns."""
 
 
 class EventsApi:
@@ -157,7 +158,7 @@ async def _put(queue: EventQueue, page: EventPage) -> None:
 def filter_of(query: Mapping[str, str], scope: Scope) -> EventFilter:
     """Return the filter of a query within a scope. Raises RequestRefused."""
     types, gateways = _words_of(query, "type"), _words_of(query, "gateway")
-    if unknown := sorted(types - _KNOWN):
+    if unknown := sorted(types - KNOWN_TYPES):
         raise RequestRefused(400, f"no type of events {unknown[0][:64]!r}: they are {', '.join(EventType)}")
     tenant = scope.tenant if scope.tenant is not None else query.get("tenant") or None
     return EventFilter(tenant, types, gateways)

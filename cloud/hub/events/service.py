@@ -111,6 +111,11 @@ class HubEvents:
                 self._following.cancel()
                 self._following, self._tail = None, None
 
+    @property
+    def reached(self) -> int:
+        """Return the number up to which new events are known; 0 while nothing follows."""
+        return self._tail.reached if self._tail is not None else 0
+
     async def wait(self, after: int, seconds: float) -> None:
         """Wait until there may be events after a number, for some seconds at most."""
         until = asyncio.get_running_loop().time() + seconds

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 26
+SCHEMA_VERSION = 27
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -664,6 +664,32 @@ events = sa.Table(
     sa.Column("data", NameType, nullable=False),
     sa.Index("events_of_tenant", "tenant", "number"),
     sqlite_autoincrement=True,
+)
+webhooks = sa.Table(
+    "webhooks",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False, index=True),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("types", sa.Text, nullable=False),
+    sa.Column("gateways", sa.Text, nullable=False),
+    sa.Column("selector", sa.String(255), nullable=False),
+    sa.Column("secret", sa.Text, nullable=False),
+    sa.Column("older_secret", sa.Text, nullable=True),
+    sa.Column("older_until", sa.BigInteger, nullable=True),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Column("changed_by", NameType, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("holder", sa.String(32), nullable=True),
+    sa.Column("reached", sa.BigInteger, nullable=False),
+    sa.Column("gap_told", sa.BigInteger, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due_at", sa.BigInteger, nullable=False),
+    sa.Column("failing_since", sa.BigInteger, nullable=True),
+    sa.Column("failure", NameType, nullable=False),
+    sa.Column("delivered_at", sa.BigInteger, nullable=True),
 )
 event_gaps = sa.Table(
     "event_gaps",

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (26, "28751c6d4db8a4ec")
+TABLES_OF_VERSION = (27, "202a1a89f154bd15")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 

@@ -1,0 +1,1 @@
+"""Webhooks: events of the fleet, sent to URLs that users have given."""
