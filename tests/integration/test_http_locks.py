@@ -92,7 +92,7 @@ class TestLocks:
         with ThreadPoolExecutor(2) as threads:
             # the status is cached: it may still count the request of the test before
             wait_until(lambda: polls(gateway) == 0, timeout_s=WAIT_S, what="no request that waits")
-            fetched = threads.submit(ask, gateway, "GET", "/c/anycast/a?wait=20&lock=2")
+            fetched = threads.submit(ask, gateway, "GET", f"/c/anycast/a?wait=20&lock={30 if method else 5}")
             wait_until(lambda: polls(gateway) == 1, timeout_s=WAIT_S, what="a request that waits")
             sent = threads.submit(ask, gateway, "POST", "/t/anycast/a", b"x")
             lock = fetched.result(WAIT_S).lock

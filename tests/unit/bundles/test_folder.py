@@ -133,7 +133,7 @@ def test_bundle_is_opened_by_its_digest(bundles: BundleFolder, built: Path) -> N
     before = len(os.listdir("/proc/self/fd"))
     assert bundles.open(NAME, digest) is None
     assert bundles.open(NAME + SUFFIX, digest) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_removal_takes_the_index_too(bundles: BundleFolder, built: Path) -> None:

@@ -46,7 +46,7 @@ class Answers:
         self._queue.put_nowait(kept)
 
     async def next(self) -> bool:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._queue.get()
 
 
