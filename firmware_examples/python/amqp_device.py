@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any
 
-from device import ExampleDevice, ExampleSettings, GatewayClock, RetryDelay, WrongSetting, log
+from device import ExampleDevice, ExampleSettings, GatewayClock, RetryDelay, Watchdog, WrongSetting, log, start_updates
 from proton import Message, SSLDomain, symbol
 from proton.handlers import MessagingHandler
 from proton.reactor import AtLeastOnce, Container
@@ -38,6 +38,7 @@ class ProtonDevice(MessagingHandler):
     def __init__(self, device: ExampleDevice) -> None:
         super().__init__(prefetch=0, auto_accept=False)
         self._device, self._retry = device, RetryDelay()
+        self._watchdog = Watchdog()
         self._container = Container(self)
         self._container.container_id = device.settings.device
         self._connection: Any = None
@@ -129,6 +130,7 @@ class ProtonDevice(MessagingHandler):
             self._container.schedule(self._retry.take(), _Timer(self._connect))
 
     def _tick(self) -> None:
+        self._watchdog.feed()
         if self._ending:
             return
         if self._device.finished and not self._answers and not self._commands:
@@ -224,6 +226,7 @@ def main() -> int:
         settings = ExampleSettings.from_environment(5672, 5671)
         spool = ReadingSpool(settings.spool, settings.spool_readings)
         device = ExampleDevice(settings, spool, GatewayClock(settings.time_url, settings.tls()))
+        start_updates(device)
     except (WrongSetting, SpoolError, OSError) as error:
         log(str(error))
         return 2

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import secrets
+import signal
 import ssl
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 import urllib.parse
 from dataclasses import dataclass
 
+from boot_loader import WATCHDOG_S
 from spool import ReadingSpool, SpoolError
 
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 10, 86_400_000
@@ -142,11 +144,13 @@ class ExampleDevice:
         self._changed = threading.Event()
         """Set by a new interval, and by a stop."""
         self.failed: SpoolError | None = None
+        self._measured = threading.Event()
+        """Set after the last reading."""
 
     @property
     def finished(self) -> bool:
         """True when the device was stopped, and every reading is acknowledged; or when the disk failed."""
-        return self.failed is not None or (self.stopping.is_set() and not len(self.spool))
+        return self.failed is not None or (self._measured.is_set() and not len(self.spool))
 
     def stop(self) -> None:
         """Measure no longer; the program ends once every reading is acknowledged. Safe in a signal handler."""
@@ -162,6 +166,13 @@ class ExampleDevice:
         self.spool.add(json.dumps(reading, separators=(",", ":")).encode())
 
     def measure_until_stopped(self) -> None:
+        """Measure at each interval, until the device is stopped or the disk fails."""
+        try:
+            self._measure_at_intervals()
+        finally:
+            self._measured.set()
+
+    def _measure_at_intervals(self) -> None:
         due = time.monotonic()
         while not self.stopping.is_set():
             try:
@@ -217,6 +228,32 @@ class RetryDelay:
         """Return the next delay (s)."""
         delay, self._next_s = self._next_s, min(self._next_s * 2, RETRY_S_MAX)
         return delay * random.uniform(0.5, 1)  # noqa: S311 - not a secret
+
+
+class Watchdog:
+    """Kills a program that hangs, if the boot loader started it (SIGALRM)."""
+
+    def __init__(self) -> None:
+        watched = "WAYPOST_SLOT" in os.environ
+        self._seconds = int(os.environ.get("WAYPOST_WATCHDOG_S", WATCHDOG_S)) if watched else 0
+
+    def feed(self) -> None:
+        """Tell that the program is alive."""
+        if self._seconds:
+            signal.alarm(self._seconds)
+
+
+def start_updates(device: ExampleDevice) -> None:
+    """Start a thread that updates the program, if WAYPOST_UPDATE_URL is set and the boot loader started it."""
+    url = os.environ.get("WAYPOST_UPDATE_URL", "")
+    if not url:
+        return
+    if "WAYPOST_SLOT" not in os.environ:
+        raise WrongSetting("WAYPOST_UPDATE_URL needs the boot loader: start boot_loader.py")
+    from update import ArtefactClient, SlotUpdater
+
+    updater = SlotUpdater(ArtefactClient(url, device.settings), device.spool, device.clock)
+    threading.Thread(target=updater.run, daemon=True).start()
 
 
 def log(text: str) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import paho.mqtt.client as paho
-from device import ExampleDevice, ExampleSettings, GatewayClock, RetryDelay, WrongSetting, log
+from device import ExampleDevice, ExampleSettings, GatewayClock, RetryDelay, Watchdog, WrongSetting, log, start_updates
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from spool import ReadingSpool, SpoolError
@@ -44,6 +44,7 @@ class PahoDevice:
         self._connected = False
         self._pause_until = 0.0
         self._retry = RetryDelay()
+        self._watchdog = Watchdog()
         client = self._client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, reconnect_on_failure=False
         )
@@ -60,6 +61,7 @@ class PahoDevice:
         session = Properties(PacketTypes.CONNECT)
         session.SessionExpiryInterval = SESSION_S
         while not device.finished:
+            self._watchdog.feed()
             device.clock.ask()
             try:
                 client.connect(settings.host, settings.port, KEEP_ALIVE_S, clean_start=False, properties=session)
@@ -76,6 +78,7 @@ class PahoDevice:
         """Publish until the connection is lost, or the device is finished."""
         client, device = self._client, self._device
         while client.loop(LOOP_S) == paho.MQTT_ERR_SUCCESS:
+            self._watchdog.feed()
             if device.finished:
                 client.publish(self._status, b"offline", qos=1, retain=True)
                 client.disconnect()
@@ -132,6 +135,7 @@ def main() -> int:
         spool = ReadingSpool(settings.spool, settings.spool_readings)
         device = ExampleDevice(settings, spool, GatewayClock(settings.time_url, settings.tls()))
         protocol = PahoDevice(device)
+        start_updates(device)
     except (WrongSetting, SpoolError, OSError) as error:
         log(str(error))
         return 2

@@ -61,6 +61,10 @@ class ReadingSpool:
                 self.next = max(self.next, number + 1)
                 self.acknowledged = max(self.acknowledged, acknowledged)
         self.acknowledged = max(self.acknowledged, self.next - self.capacity)
+        self._first = self.next
+        """First reading of this start."""
+        self.delivered = threading.Event()
+        """Set once a reading of this start was acknowledged: the sign of health of a new version."""
 
     def __len__(self) -> int:
         """Return the number of unacknowledged readings."""
@@ -103,6 +107,8 @@ class ReadingSpool:
             if self.acknowledged <= number < self.next:
                 self._acked_early.add(number)
                 self._advance()
+                if number >= self._first:
+                    self.delivered.set()
 
     def _advance(self) -> None:
         while self.acknowledged in self._acked_early:

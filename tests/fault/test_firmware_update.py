@@ -1,4 +1,4 @@
-"""Update of the portable C program by itself: from a real gateway, killed at random moments, with bad images.
+"""Update of the C and the Python program by itself: from a real gateway, killed at random moments, with bad images.
 
 Bad images, and the campaign of 21 kills, are slow tests:
 ``./waypost test tests/fault/test_firmware_update.py -m slow -s``.
@@ -17,10 +17,17 @@ from bridge.artefacts.manifest import ArtefactKind
 from tests.fault.firmware.checker import judge_example
 from tests.fault.firmware.programs import NEEDS_C
 from tests.fault.firmware.scripted_gateway import ScriptedGateway
-from tests.fault.firmware.update_site import UpdateSite, UpdatingDevice, chance, firmware
+from tests.fault.firmware.update_site import (
+    C_PROGRAM,
+    PYTHON_PROGRAM,
+    UpdateSite,
+    UpdatingDevice,
+    UpdatingProgram,
+    chance,
+)
 from tests.support.artefacts import IMAGE, OTHER_KEY, sealed
 
-pytestmark = [NEEDS_C, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 OLD, NEW = ("1.0.0", 1), ("1.1.0", 2)
 HEALTHY, ROLLED_BACK = 5, 6
@@ -28,10 +35,24 @@ HEALTHY, ROLLED_BACK = 5, 6
 KILLS, DEVICES = 7, 3
 
 
+PROGRAMS = [pytest.param(C_PROGRAM, id="portable_c", marks=NEEDS_C), pytest.param(PYTHON_PROGRAM, id="python")]
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest) -> UpdatingProgram:
+    found: UpdatingProgram = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpdateSite]:
     with UpdateSite(tmp_path_factory.mktemp("site")) as running:
         yield running
+
+
+def device_of(site: UpdateSite, program: UpdatingProgram, name: str, **settings: object) -> UpdatingDevice:
+    """Return a device with the old version of a program."""
+    return UpdatingDevice(site, f"{program.language}-{name}", program.image(*OLD), loader=program.loader, **settings)
 
 
 def finish(site: UpdateSite, device: UpdatingDevice) -> tuple[dict[str, list[Any]], int]:
@@ -45,96 +66,108 @@ def finish(site: UpdateSite, device: UpdatingDevice) -> tuple[dict[str, list[Any
     return arrived, verdict.boots
 
 
-def test_device_updates_itself(site: UpdateSite) -> None:
-    site.offer("1.1.0", firmware(*NEW), sequence=2)
+def test_device_updates_itself(site: UpdateSite, program: UpdatingProgram) -> None:
+    site.offer("1.1.0", program.image(*NEW), sequence=2)
     connections = site.links["https"].connections
-    with UpdatingDevice(site, "update", firmware(*OLD)) as device:
+    with device_of(site, program, "update") as device:
         device.wait_reported(HEALTHY)
         device.wait_acknowledged()
         arrived, boots = finish(site, device)
     assert device.state.kept == "1"
-    assert (device.slots / "slot1").read_bytes() == firmware(*NEW)
-    states = [state for _, state, _ in site.reports("update", arrived)]
+    assert (device.slots / "slot1").read_bytes() == program.image(*NEW)
+    states = [state for _, state, _ in site.reports(str(device.settings["DEVICE"]), arrived)]
     assert states == ["downloading", "verified", "installed", "healthy"]
     assert boots == 2
     assert "firmware: pump 1.1.0" in device.said()
-    assert site.links["https"].connections - connections < 10, "parts of an image share a connection"
+    if program is C_PROGRAM:
+        assert site.links["https"].connections - connections < 10, "parts of an image share a connection"
 
 
 @pytest.mark.slow
-def test_image_signed_with_es256_is_installed(site: UpdateSite) -> None:
-    site.offer("1.1.0", firmware(*NEW), sequence=2, key=OTHER_KEY)
-    with UpdatingDevice(site, "es256", firmware(*OLD)) as device:
+def test_image_signed_with_es256_is_installed(site: UpdateSite, program: UpdatingProgram) -> None:
+    site.offer("1.1.0", program.image(*NEW), sequence=2, key=OTHER_KEY)
+    with device_of(site, program, "es256") as device:
         device.wait_reported(HEALTHY)
         finish(site, device)
     assert device.state.kept == "1"
 
 
 BAD_IMAGES = {
-    "crashes": b"#!/bin/sh\nexit 3\n",
-    "hangs": b"#!/bin/sh\nexec sleep 1000\n",
-    "is-no-program": b"\x7fELF nothing",
-    "cannot-connect": None,
+    "c": {
+        "crashes": "#!/bin/sh\nexit 3\n",
+        "hangs": "#!/bin/sh\nexec sleep 1000\n",
+        "is-no-program": "\x7fELF nothing",
+        "cannot-connect": "#!/bin/sh\nWAYPOST_PORT=1 exec {program}\n",
+    },
+    "python": {
+        "crashes": "raise SystemExit(3)\n",
+        "hangs": "import time\ntime.sleep(1000)\n",
+        "is-no-program": "\x7fELF nothing",
+        "cannot-connect": (
+            "import os, runpy\nos.environ['WAYPOST_PORT'] = '1'\nrunpy.run_path('{program}', None, '__main__')\n"
+        ),
+    },
 }
+"""Images in place of a program, by its language."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", BAD_IMAGES)
-def test_bad_image_is_rolled_back_and_reported(site: UpdateSite, tmp_path: Path, kind: str) -> None:
-    image = BAD_IMAGES[kind]
-    if image is None:
-        program = tmp_path / "device"
-        program.write_bytes(firmware(*NEW))
-        program.chmod(0o755)
-        image = f"#!/bin/sh\nWAYPOST_PORT=1 exec {program}\n".encode()
-    site.offer("1.1.0", image, sequence=2)
-    with UpdatingDevice(site, kind, firmware(*OLD), WATCHDOG_S=2, TRIAL_S=2, UPDATE_S=60) as device:
+@pytest.mark.parametrize("kind", BAD_IMAGES["c"])
+def test_bad_image_is_rolled_back_and_reported(
+    site: UpdateSite, program: UpdatingProgram, tmp_path: Path, kind: str
+) -> None:
+    good = tmp_path / "device"
+    good.write_bytes(program.image(*NEW))
+    good.chmod(0o755)
+    site.offer("1.1.0", BAD_IMAGES[program.language][kind].format(program=good).encode(), sequence=2)
+    with device_of(site, program, kind, WATCHDOG_S=2, TRIAL_S=2, UPDATE_S=60) as device:
         device.wait_reported(ROLLED_BACK)
         device.wait_acknowledged()
         arrived, _ = finish(site, device)
     assert device.state.kept == "0"
-    reports = site.reports(kind, arrived)
+    reports = site.reports(str(device.settings["DEVICE"]), arrived)
     reason = "not-healthy" if kind == "cannot-connect" else "restarted"
     assert reports[-1] == ("1.1.0", "rolled-back", reason), (reports, device.said(), device.state)
     assert [state for _, state, _ in reports] == ["downloading", "verified", "installed", "rolled-back"]
 
 
 @pytest.mark.slow
-def test_mislabelled_image_is_rolled_back(site: UpdateSite) -> None:
+def test_mislabelled_image_is_rolled_back(site: UpdateSite, program: UpdatingProgram) -> None:
     """An image that says another sequence than its manifest would be offered again and again."""
-    site.offer("1.2.0", firmware(*NEW), sequence=3)
-    with UpdatingDevice(site, "mislabelled", firmware(*OLD)) as device:
+    site.offer("1.2.0", program.image(*NEW), sequence=3)
+    with device_of(site, program, "mislabelled") as device:
         device.wait_reported(ROLLED_BACK)
         arrived, _ = finish(site, device)
     assert device.state.kept == "0"
-    assert site.reports("mislabelled", arrived)[-1] == ("1.2.0", "rolled-back", "wrong-sequence")
+    assert site.reports(str(device.settings["DEVICE"]), arrived)[-1] == ("1.2.0", "rolled-back", "wrong-sequence")
 
 
-def test_later_images_for_other_boards_and_versions_are_passed_over(site: UpdateSite) -> None:
+def test_later_images_for_other_boards_and_versions_are_passed_over(site: UpdateSite, program: UpdatingProgram) -> None:
     later: dict[str, tuple[bytes, dict[str, Any]]] = {
-        "1.1.0": (firmware(*NEW), {"sequence": 2}),
+        "1.1.0": (program.image(*NEW), {"sequence": 2}),
         "1.2.0": (b"another program", {"sequence": 3, "boards": ("other",)}),
         "1.3.0": (b"another program", {"sequence": 4, "from_versions": ("1.2.0",)}),
     }
     site.offer_all(later)
-    with UpdatingDevice(site, "other-boards", firmware(*OLD)) as device:
+    with device_of(site, program, "other-boards") as device:
         device.wait_reported(HEALTHY)
         arrived, _ = finish(site, device)
-    assert {version for version, _, _ in site.reports("other-boards", arrived)} == {"1.1.0"}
+    assert {version for version, _, _ in site.reports(str(device.settings["DEVICE"]), arrived)} == {"1.1.0"}
 
 
-def test_update_that_cannot_connect_leaves_the_readings_alone(site: UpdateSite) -> None:
+def test_update_that_cannot_connect_leaves_the_readings_alone(site: UpdateSite, program: UpdatingProgram) -> None:
     """A handshake that fails leaves errors in OpenSSL's queue, which both connections share."""
     link = site.links["http"]
+    before = link.connections
     url = f"https://127.0.0.1:{link.port}"  # a port without TLS
-    with UpdatingDevice(site, "no-https", firmware(*OLD), UPDATE_URL=url) as device:
-        device.wait_until(lambda: link.connections >= 3, "it tries to look for updates")
+    with device_of(site, program, "no-https", UPDATE_URL=url) as device:
+        device.wait_until(lambda: link.connections >= before + 3, "it tries to look for updates")
         device.wait_acknowledged(20)
         assert "disconnected" not in device.said()
 
 
-def test_boot_loader_that_cannot_write_starts_the_kept_program(site: UpdateSite) -> None:
-    device = UpdatingDevice(site, "full-disk", firmware(*OLD))
+def test_boot_loader_that_cannot_write_starts_the_kept_program(site: UpdateSite, program: UpdatingProgram) -> None:
+    device = device_of(site, program, "full-disk")
     (device.slots / "boot").write_text("0 1 1\n")
     (device.slots / "boot.new").mkdir()  # it cannot be written
     with device:
@@ -143,13 +176,13 @@ def test_boot_loader_that_cannot_write_starts_the_kept_program(site: UpdateSite)
 
 
 @pytest.mark.slow
-def test_image_without_the_key_of_the_maker_does_not_stay(site: UpdateSite) -> None:
-    site.offer("1.1.0", firmware("1.1.0-keyless", 2, has_key=False), sequence=2)
-    with UpdatingDevice(site, "keyless", firmware(*OLD)) as device:
+def test_image_without_the_key_of_the_maker_does_not_stay(site: UpdateSite, program: UpdatingProgram) -> None:
+    site.offer("1.1.0", program.image("1.1.0-keyless", 2, has_key=False), sequence=2)
+    with device_of(site, program, "keyless") as device:
         device.wait_reported(ROLLED_BACK)
         arrived, _ = finish(site, device)
     assert device.state.kept == "0"
-    assert site.reports("keyless", arrived)[-1] == ("1.1.0", "rolled-back", "no-key")
+    assert site.reports(str(device.settings["DEVICE"]), arrived)[-1] == ("1.1.0", "rolled-back", "no-key")
 
 
 def flipped(content: bytes, at: int) -> bytes:
@@ -198,7 +231,7 @@ def test_wrong_artefact_is_refused_with_the_reason(
 def test_artefact_that_is_not_valid_yet_waits(refusing: RefusingDevice) -> None:
     gateway, device = refusing.gateway, refusing.device
     refusing.offer(sealed(**LATER | {"not_before": 4_000_000_000}), IMAGE)
-    device.wait_said("a new image is not valid yet")
+    device.wait_said("not valid yet")
     assert gateway.reports == []
 
 
@@ -226,28 +259,28 @@ class RefusingDevice:
 
 
 @pytest.fixture(scope="module")
-def refusing(site: UpdateSite) -> Iterator[RefusingDevice]:
+def refusing(site: UpdateSite, program: UpdatingProgram) -> Iterator[RefusingDevice]:
     with ScriptedGateway() as gateway:
-        device = UpdatingDevice(site, "refusing", firmware(*OLD), UPDATE_URL=gateway.url)
+        device = device_of(site, program, "refusing", UPDATE_URL=gateway.url)
         with device:
             yield RefusingDevice(gateway, device)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_update_ends_new_and_healthy_or_old_and_reported(site: UpdateSite) -> None:
+def test_killed_update_ends_new_and_healthy_or_old_and_reported(site: UpdateSite, program: UpdatingProgram) -> None:
     random = chance()
-    site.offer("1.1.0", firmware(*NEW), sequence=2)
+    site.offer("1.1.0", program.image(*NEW), sequence=2)
     ends = []
     for number in range(DEVICES):
-        with UpdatingDevice(site, f"killed-{number}", firmware(*OLD), UPDATE_S=2) as device:
+        with device_of(site, program, f"killed-{number}", UPDATE_S=2) as device:
             for _ in range(KILLS):
                 device.wait_changes(random.randrange(1, 12))
                 device.reset()
             device.wait_reported(HEALTHY, ROLLED_BACK)
             device.wait_acknowledged()
             arrived, boots = finish(site, device)
-            reports = site.reports(f"killed-{number}", arrived)
+            reports = site.reports(str(device.settings["DEVICE"]), arrived)
             ends.append((device.state, boots, reports))
             last = {HEALTHY: "healthy", ROLLED_BACK: "rolled-back"}[device.state.update]
             assert reports[-1][1] == last, (reports, device.said())

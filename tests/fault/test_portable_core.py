@@ -36,12 +36,13 @@ def sources(check: str) -> list[str]:
 def run(*command: str) -> str:
     """Run a command that succeeds; return what it prints."""
     environment = {**os.environ, "ASAN_OPTIONS": NO_LEAK_CHECK}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("check", CHECKS)
 def test_core_on_this_machine_under_sanitizers(tmp_path: Path, check: str) -> None:
     """Run lives with resets at any moment, damaged storage, and a gateway that sends any bytes."""

@@ -13,7 +13,7 @@
 #include "waypost_http.h"
 #include "waypost_update.h"
 
-enum { SLOT = 3 * WU_PART_BYTES, LIVES = 1500, STEPS = 20000, FUZZ_ROUNDS = 300, STARTS_MAX = 3 };
+enum { SLOT = 3 * WU_PART_BYTES, LIVES = 600, STEPS = 20000, FUZZ_ROUNDS = 300, STARTS_MAX = 3 };
 
 #define CHECK(condition)                                   \
     do {                                                   \

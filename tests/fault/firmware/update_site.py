@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,11 +110,51 @@ class UpdateSite(ExampleSite):
         return [(each["version"], each["state"], each["reason"]) for each in found]
 
 
-PROGRAM: Final = ExampleProgram(
-    "portable_c",
-    lambda: (str(_build_folder() / "waypost-boot"),),
-    arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),),
+def _packed(program: str) -> Callable[..., bytes]:
+    """Return what packs a program of the Python example as a version."""
+
+    @functools.cache
+    def pack(version: str, sequence: int, *, has_key: bool = True) -> bytes:
+        keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
+        texts = {"NAME": NAME, "VERSION": version, "SEQUENCE": sequence, "BOARD": BOARD, "MAKER_KEYS": keys}
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for path in (EXAMPLES / "python").glob("*.py"):
+                shutil.copy(path, folder)
+            (folder / "firmware.py").write_text("".join(f"{key} = {value!r}\n" for key, value in texts.items()))
+            command = [sys.executable, "-B", str(folder / "pack.py"), program, str(folder / "image")]
+            subprocess.run(command, check=True)
+            return (folder / "image").read_bytes()
+
+    return pack
+
+
+def _loader(name: str, command: Callable[[], tuple[str, ...]]) -> ExampleProgram:
+    return ExampleProgram(name, command, arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),))
+
+
+def _python_loader() -> tuple[str, ...]:
+    return (sys.executable, "-B", str(EXAMPLES / "python" / "boot_loader.py"))
+
+
+@dataclass(frozen=True)
+class UpdatingProgram:
+    """Example that updates itself."""
+
+    loader: ExampleProgram
+    """Boot loader."""
+    image: Callable[..., bytes]
+    """Return the program as a version with a sequence, with or without the key of the maker (`has_key`)."""
+    language: str
+    """Language of images in place of the program."""
+
+
+C_PROGRAM: Final = UpdatingProgram(
+    _loader("portable_c", lambda: (str(_build_folder() / "waypost-boot"),)), firmware, "c"
 )
+PYTHON_PROGRAM: Final = UpdatingProgram(_loader("python-mqtt", _python_loader), _packed("mqtt_device"), "python")
+STATES: Final = ("", "downloading", "verified", "installed", "started", "healthy", "rolled-back")
+"""States of an update; the number of one is its place."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +173,9 @@ class SlotsState:
 class UpdatingDevice(ExampleRun):
     """Device with the program in two slots."""
 
-    def __init__(self, site: UpdateSite, name: str, image: bytes, **settings: object) -> None:
+    def __init__(
+        self, site: UpdateSite, name: str, image: bytes, loader: ExampleProgram = C_PROGRAM.loader, **settings: object
+    ) -> None:
         folder = site.folder / name
         self.slots = folder / "slots"
         self.slots.mkdir(parents=True)
@@ -150,20 +193,25 @@ class UpdatingDevice(ExampleRun):
             "UPDATE_S": 1,
             "SLOTS_FOLDER": self.slots,
         }
-        super().__init__(PROGRAM, folder, own | settings)
+        super().__init__(loader, folder, own | settings)
 
     @property
     def state(self) -> SlotsState:
         kept, trial = "0", "-"
         if (self.slots / "boot").exists():
             kept, trial, _ = (self.slots / "boot").read_text().split()
+        other = self.slots / ("slot1" if kept == "0" else "slot0")
+        size = other.stat().st_size if other.exists() else 0
+        if (self.slots / "update.json").exists():  # of the Python program
+            document = json.loads((self.slots / "update.json").read_text())
+            numbers = [STATES.index(document[name]) for name in ("state", "reported")]
+            return SlotsState(kept, trial, *numbers, size)
         files = [self.slots / name for name in ("update0", "update1")]
         data = b"".join(each.read_bytes() for each in files if each.exists())
         records = [data[start : start + RECORD_BYTES] for start in range(0, len(data), RECORD_BYTES)]
         newest = max(records, key=_count_of, default=b"")
         state, reported = newest[RECORD_STATE : RECORD_STATE + 2] or b"\0\0"
-        other = self.slots / ("slot1" if kept == "0" else "slot0")
-        return SlotsState(kept, trial, state, reported, other.stat().st_size if other.exists() else 0)
+        return SlotsState(kept, trial, state, reported, size)
 
     def wait_until(self, met: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
         """Wait while the device runs."""
