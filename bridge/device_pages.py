@@ -71,12 +71,22 @@ class DeviceAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     secrets: tuple[DeviceSecretHash, ...] = ()
 
 
+class OfferedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Version of an artefact that a campaign of the hub offers to a device."""
+
+    artefact: str
+    version: str
+    withheld: bool = False
+    """The device may report about it, and not fetch it now."""
+
+
 class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Device of a tenant."""
 
     device: str
     enabled: bool = True
     logins: tuple[DeviceAccount, ...] = ()
+    offers: tuple[OfferedUpdate, ...] = ()
 
 
 class DeviceRange(msgspec.Struct, frozen=True):

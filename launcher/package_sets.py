@@ -61,6 +61,7 @@ OF_COMMAND = {
     "rollout": GATEWAY_AND_HUB,
     "alert": GATEWAY_AND_HUB,
     "artefact": GATEWAY_AND_HUB,
+    "campaign": GATEWAY_AND_HUB,
     "tenant": GATEWAY_AND_HUB,
     "command": GATEWAY_AND_HUB,
     "prove": GATEWAY_AND_HUB,

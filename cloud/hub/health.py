@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cloud.hub.campaigns.service import HubCampaigns
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
@@ -69,6 +70,7 @@ class HubHealth:
         enrolment: Enrolment | None = None,
         commands: Callable[[], str | None] = lambda: None,
         device_updates: Callable[[], str | None] = lambda: None,
+        campaigns: HubCampaigns | None = None,
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
         devices: Callable[[], str | None] = lambda: None,
@@ -96,7 +98,7 @@ class HubHealth:
         self._tls = tls
         self._enrolment = enrolment
         self._commands = commands
-        self._device_updates = device_updates
+        self._device_updates, self._campaigns = device_updates, campaigns
         self._alerts = alerts
         self._audit = audit
         self._devices = devices
@@ -229,6 +231,8 @@ class HubHealth:
         if (why := self._device_updates()) is not None:
             what = f"reports of devices about artefacts wait at their gateways: {why}"
             yield FoundProblem("artefact reports", what, "check registry and log of the hub")
+        if self._campaigns is not None:
+            yield from _campaign_problems(self._campaigns)
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
             yield FoundProblem(
@@ -366,3 +370,14 @@ class HubHealth:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY:
             yield from descriptor_problems(count_open_files(), limit)
+
+
+def _campaign_problems(campaigns: HubCampaigns) -> Iterator[FoundProblem]:
+    if campaigns.trouble is not None:
+        yield FoundProblem(
+            "campaigns", f"they do not advance: {campaigns.trouble}", "check registry and log of the hub"
+        )
+    for each in campaigns.halted:
+        what = f"it is halted: {each.why}"
+        step = f"waypost campaign show {word(each.id)}, then resume or stop it"
+        yield FoundProblem(f"campaign {each.id}", what, step, Severity.WARNING)

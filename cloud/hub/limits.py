@@ -436,5 +436,14 @@ TENANT_DEVICE_UPDATES_MAX = 4_000_000
 """Reports of devices about artefacts that a tenant has in the registry, at 0.4 KB each: four versions for each
 device of `TENANT_DEVICES_MAX`. A report about a further one is in the lake only."""
 
+CAMPAIGN_DEVICES_MAX = 100_000
+"""Devices of one campaign: a look at all of them takes 0.2 s of the registry, every two seconds."""
+
+CAMPAIGNS_MAX = 64
+"""Campaigns of a tenant that offer something: as many artefacts as a gateway holds."""
+
+CAMPAIGNS_KEPT = 100
+"""Campaigns of a tenant without offers that the registry keeps, each with its devices."""
+
 TENANT_ARTEFACT_KEYS_MAX = 32
 """Trusted keys of a tenant: two for each of a dozen makers, so that each can replace its own."""

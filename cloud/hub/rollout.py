@@ -139,18 +139,18 @@ class WavesError(ValueError):
     """Invalid list of waves; the message says why."""
 
 
-def parse_waves(text: str, gateways: Sequence[str], labels: Mapping[str, Labels]) -> list[Wave]:
+def parse_waves(text: str, gateways: Sequence[str], labels: Mapping[str, Labels], noun: str = "gateway") -> list[Wave]:
     """Parse waves such as ``ring=canary,10%,100%``: return the gateways of each wave, in their order.
 
     A number or a share counts all gateways that have the version after that wave. A label selects gateways (``+`` joins
     several, as in ``site=berlin+ring!=canary``) without those of earlier waves. Numbers and shares that add no gateway
-    make no wave; the remaining gateways are one more wave. Raises `WavesError`, also for a label that selects no
-    remaining gateway.
+    make no wave; the remaining gateways are one more wave. `noun` names them in messages. Raises `WavesError`, also
+    for a label that selects no remaining gateway.
     """
     found: list[Wave] = []
     left = list(gateways)
     for word in (each.strip() for each in text.split(",")):
-        mine = _of_wave(word, left, len(gateways), labels)
+        mine = _of_wave(word, left, len(gateways), labels, noun)
         if mine:
             found.append(Wave(word, mine))
         taken = set(mine)
@@ -158,13 +158,13 @@ def parse_waves(text: str, gateways: Sequence[str], labels: Mapping[str, Labels]
     return [*found, Wave("", left)] if left else found
 
 
-def _of_wave(word: str, left: Sequence[str], total: int, labels: Mapping[str, Labels]) -> list[str]:
+def _of_wave(word: str, left: Sequence[str], total: int, labels: Mapping[str, Labels], noun: str) -> list[str]:
     counted = re.fullmatch(r"([1-9]\d{0,6})(%?)", word)
     if counted is not None and (not counted[2] or int(counted[1]) <= 100):
         until = math.ceil(total * int(counted[1]) / 100) if counted[2] else int(counted[1])
         return list(left[: max(0, until - (total - len(left)))])
     if "=" not in word:
-        words = "expected a number of gateways, a share, or a label, as in ring=canary,10%,100%"
+        words = f"expected a number of {noun}s, a share, or a label, as in ring=canary,10%,100%"
         raise WavesError(f'"{word}" is not a wave; {words}')
     try:
         chosen = parse_selector(word.replace("+", ","))
@@ -172,7 +172,7 @@ def _of_wave(word: str, left: Sequence[str], total: int, labels: Mapping[str, La
         raise WavesError(f'"{word}" is not a wave: {error}') from None
     mine = [each for each in left if chosen.matches(labels.get(each, {}))]
     if not mine:
-        raise WavesError(f'wave "{word}": it selects no gateway that is not in an earlier wave')
+        raise WavesError(f'wave "{word}": it selects no {noun} that is not in an earlier wave')
     return mine
 
 

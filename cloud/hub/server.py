@@ -39,6 +39,8 @@ from cloud.hub.batch_news import hear_all
 from cloud.hub.bundles.downloads import BundleDownloads
 from cloud.hub.bundles.folder import BundleFolder
 from cloud.hub.bundles.http import bundle_routes
+from cloud.hub.campaigns.http import campaign_routes
+from cloud.hub.campaigns.service import HubCampaigns
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.commands.service import HubCommands
@@ -200,7 +202,7 @@ class HubServer:
         self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
         self._desired = _desired_configurations(opened.own, registry, self._notices) if self._enrolment else None
         self._commands, self._receipts = self._make_commands(registry), self._make_receipts()
-        self._updates = HubDeviceUpdates(registry, _now_us)
+        self._updates, self._campaigns = HubDeviceUpdates(registry, _now_us), HubCampaigns(registry, _now_us)
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""
@@ -314,6 +316,7 @@ class HubServer:
             enrolment=self._enrolment,
             commands=lambda: self._commands.trouble,
             device_updates=lambda: self._updates.trouble,
+            campaigns=self._campaigns,
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
             devices=lambda: self._devices.trouble,
@@ -473,8 +476,8 @@ class HubServer:
             await self._renewal.store()
         if self._desired is not None:
             await self._desired.open()
-        parts = (self._quotas, self._commands, self._alerts, self._audit, self._devices)
-        for part in (*parts, self._events, self._problems, self._artefacts, self._updates, self._webhooks):
+        first = (self._quotas, self._commands, self._alerts, self._audit, self._devices, self._events, self._problems)
+        for part in (*first, self._artefacts, self._updates, self._campaigns, self._webhooks):
             await part.open()
         self._notices.start()
 
@@ -483,7 +486,7 @@ class HubServer:
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
         async with contextlib.AsyncExitStack() as ends:
-            last = (self._webhooks, self._updates, self._artefacts, self._problems, self._events)
+            last = (self._webhooks, self._campaigns, self._updates, self._artefacts, self._problems, self._events)
             for part in reversed((*last, *parts, *services)):
                 if part is not None:
                     ends.push_async_callback(part.close)
@@ -522,7 +525,7 @@ class HubServer:
                 *device_registry_routes(self._devices.registry, access, tenants.names),
                 *_update_routes(self._desired, self._downloads, access, self.acceptor),
                 *artefact_routes(self._artefacts, access, self.acceptor),
-                *report_routes(self._updates, access),
+                *_device_update_routes(self._updates, self._campaigns, access),
                 *_identity_routes(self._enrolment, access, self._renewal, lambda: self._url),
             ],
         )
@@ -705,6 +708,11 @@ def _make_events(
     events = HubEvents(registry, time.time, notices.follow(NoticeTopic.EVENTS))
     clock = WebhookClock(time.time, asyncio.get_running_loop().time)
     return events, HubWebhooks(registry, hub, events, configuration.webhook_networks, clock)
+
+
+def _device_update_routes(updates: HubDeviceUpdates, campaigns: HubCampaigns, access: HttpAccess) -> list[HttpRoute]:
+    """Return the routes of what devices report about artefacts, and of campaigns."""
+    return [*report_routes(updates, access), *campaign_routes(campaigns, access)]
 
 
 def _identity_routes(

@@ -57,6 +57,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "config": LazyCommand("cloud.fleet.configuration:config", "Configure gateways from the hub.", "cloud"),
         "rollout": LazyCommand("cloud.fleet.rollout:rollout", "Roll out a configuration in waves.", "cloud"),
         "artefact": LazyCommand("cloud.fleet.artefacts:artefact", "Sign and upload software for devices.", "cloud"),
+        "campaign": LazyCommand("cloud.fleet.campaigns:campaign", "Update devices in waves, as they report.", "cloud"),
         "command": LazyCommand("cloud.fleet.commands:command", "Send commands to devices.", "cloud"),
         "alert": LazyCommand("cloud.fleet.alerts:alert", "Manage the alerts of a hub.", "cloud"),
         "tenant": LazyCommand("cloud.fleet.tenants:tenant", "Show tenants with their usage.", "cloud"),

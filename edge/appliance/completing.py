@@ -44,6 +44,7 @@ USERS: Final = LiveValues("users", "users", "name")
 TOKENS: Final = LiveValues("tokens", "tokens", "id")
 COMMANDS: Final = LiveValues("commands", "commands", "id")
 ROLLOUTS: Final = LiveValues("rollouts", "rollouts", "id")
+CAMPAIGNS: Final = LiveValues("campaigns", "campaigns", "id")
 ALERTS: Final = LiveValues("alerts", "alerts", "id")
 MUTES: Final = LiveValues("mutes", "mutes", "id")
 
@@ -71,6 +72,10 @@ LIVE: Final[dict[tuple[str, str], LiveValues]] = {
     ("rollout pause", "rollout_id"): ROLLOUTS,
     ("rollout resume", "rollout_id"): ROLLOUTS,
     ("rollout abort", "rollout_id"): ROLLOUTS,
+    ("campaign show", "campaign_id"): CAMPAIGNS,
+    ("campaign pause", "campaign_id"): CAMPAIGNS,
+    ("campaign resume", "campaign_id"): CAMPAIGNS,
+    ("campaign stop", "campaign_id"): CAMPAIGNS,
     ("hub user remove", "name"): USERS,
     ("command list", "gateway"): GATEWAYS,
     ("command status", "identifier"): COMMANDS,

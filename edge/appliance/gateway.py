@@ -21,6 +21,7 @@ from bridge.version import VERSION
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.addresses.directory import AddressDirectory
 from edge.appliance.addresses.sources import AddressSources
+from edge.appliance.artefacts.keeper import ArtefactKeeper
 from edge.appliance.artefacts.wiring import DeviceArtefacts, keeper_of
 from edge.appliance.clients.directory import ClientDirectory
 from edge.appliance.clients.sources import ClientSources
@@ -173,7 +174,7 @@ class Gateway:
         self._reporter: asyncio.Task[None] | None = None
         self._renewal, self._revocations = Renewal(data, self._hub_of_identity), HubRevocations(data, self._hub_of_list)
         self._mutes = ProblemMutes(data, time.time)
-        self._artefacts = keeper_of(data, self.store, self.uplinks, self.clock_good, lambda: self.configuration)
+        self._artefacts = self._make_keeper(data)
         self._device_artefacts = DeviceArtefacts(data, self._artefacts, self.broker)
         self._health, self._status_problems = self._make_health(), StatusProblems()
         self._check: UplinkCheck | None = None  # made with the web application
@@ -186,6 +187,11 @@ class Gateway:
         return BridgeWatch(
             self.uplinks, self.store, stored_bytes=lambda: medium.written[0].payload_bytes, room_bytes=self._room
         )
+
+    def _make_keeper(self, data: Path) -> ArtefactKeeper:
+        """Return what keeps the software for devices."""
+        offers = self._hub_devices.devices
+        return keeper_of(data, self.store, self.uplinks, self.clock_good, lambda: self.configuration, offers)
 
     def _make_health(self) -> GatewayHealth:
         """Return the health checks of this gateway."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from bridge.device_pages import OfferedUpdate
 from bridge.pace import Pacer
 from bridge.resources.parse import parse
 from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink
@@ -23,6 +24,20 @@ NOON = 1_800_014_400.0
 STEPS_MAX = 400
 
 
+class HubOffers:
+    """Offers of the hub, as a gateway has stored them."""
+
+    def __init__(self, gateway: ArtefactGateway) -> None:
+        self._gateway = gateway
+
+    @property
+    def cursor(self) -> str:
+        return self._gateway.cursor
+
+    def offers(self) -> list[tuple[str, OfferedUpdate]]:
+        return self._gateway.offers
+
+
 class ArtefactGateway:
     """Gateway on one data directory, with hubs at ports of this machine."""
 
@@ -35,6 +50,9 @@ class ArtefactGateway:
         self.pacer: Pacer | None = None
         self.connected = True
         self.clock_good = True
+        self.offers: list[tuple[str, OfferedUpdate]] = []
+        """Offers of the hub, by device."""
+        self.cursor = ""
         self.now = 1_000.0
         self.last: tuple[dict[tuple[str, str], HeldArtefact], list[str]] = {}, []
         """Artefacts and problems at the end of the last run."""
@@ -49,6 +67,16 @@ class ArtefactGateway:
             "spec": {"trustedKeys": list(keys), "artefacts": list(wanted), **spec},
         }
         Repository(self.data).apply(parse(KINDS, msgspec.json.encode(document).decode(), "test"))
+
+    def offer(self, *devices: str, version: str = "1.2.0", withheld: bool = False) -> None:
+        """Let the hub offer a version of the blinker to devices, in addition to other offers."""
+        offer = OfferedUpdate(artefact="blinker", version=version, withheld=withheld)
+        self.offers += [(device, offer) for device in devices]
+        self.cursor += "."
+
+    def withdraw(self) -> None:
+        """Let the hub withdraw all offers."""
+        self.offers, self.cursor = [], f"{self.cursor}."
 
     def run(self, until: Callable[[ArtefactKeeper], bool]) -> ArtefactKeeper:
         """Run a keeper, as after a start, until a condition holds; return it."""
@@ -102,6 +130,7 @@ class ArtefactGateway:
             link=lambda _: HubLink(self.connected, self.pacer),
             room=self._ask_room,
             clock_good=lambda: self.clock_good,
+            offers=HubOffers(self),
             monotonic_s=lambda: self.now,
             utc_s=lambda: NOON + self.now,
         )

@@ -115,7 +115,7 @@ def _message(run: Run, i: int) -> UpdateMessage | None:
             return None
         message = msgspec.json.decode(body, type=UpdateMessage)
     except (DecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.info("message at %s is no report about an artefact: %s", run.address, error)
+        log.info("message at %s is not a report about an artefact: %s", run.address, error)
         return None
     words = (message.artefact, message.version)
     return message if all(0 < len(each) <= NAME_LENGTH_MAX and each.isprintable() for each in words) else None

@@ -21,6 +21,7 @@ from bridge.device_pages import (
     DevicePage,
     DeviceRange,
     DeviceSecretHash,
+    OfferedUpdate,
     SignedDevicePage,
     digest_of,
     to_sign,
@@ -136,13 +137,15 @@ def _entry(state: DeviceState) -> DeviceEntry | None:
     if state.document is None:
         return None
     try:
-        return entry_of(state.device, state.document, state.credentials)
+        return entry_of(state.device, state.document, state.credentials, state.offers)
     except (msgspec.MsgspecError, ValueError) as error:
         log.warning("device %s cannot be read, and gateways refuse it: %s", state.device, error)
         return None
 
 
-def entry_of(device: str, document: str, credentials: Iterable[CredentialRow]) -> DeviceEntry:
+def entry_of(
+    device: str, document: str, credentials: Iterable[CredentialRow], offers: Iterable[OfferedUpdate] = ()
+) -> DeviceEntry:
     """Return what a gateway gets of a device."""
     found = [msgspec.json.decode(row.document, type=StoredCredentials) for row in credentials if row.type == HASHED]
     found = [each for each in found if each.enabled]
@@ -150,6 +153,7 @@ def entry_of(device: str, document: str, credentials: Iterable[CredentialRow]) -
         device=device,
         enabled=_is_enabled(document),
         logins=tuple(each for each in map(_login, found) if each.secrets),
+        offers=tuple(offers),
     )
 
 

@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from bridge.device_pages import OfferedUpdate
 from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.labels import LabelSelector, parse_selector
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_offers import offers_of
 from cloud.hub.registry.device_targets import GATEWAY, SELECTOR, SELECTORS_MAX, selectors_of
 from cloud.hub.registry.devices import CredentialRow
 from cloud.hub.registry.labels import labels_of
@@ -70,6 +72,8 @@ class DeviceState(NamedTuple):
     credentials: Sequence[CredentialRow]
     position: TenantPosition
     """Position of a gateway that has everything up to this device."""
+    offers: Sequence[OfferedUpdate] = ()
+    """Versions of artefacts that campaigns offer it."""
 
 
 @hides("document", "states")
@@ -288,4 +292,7 @@ def _states(
         query = sa.select(*columns).where(*theirs).order_by(device_credentials.c.type, device_credentials.c.auth_id)
         for device, *rest in tx.execute(query):
             found.setdefault(device, []).append(CredentialRow(*rest))
-    return [DeviceState(name, documents.get(name), found.get(name, []), place(name)) for name in names]
+    offers = offers_of(tx, tenant, wanted) if wanted else {}
+    return [
+        DeviceState(name, documents.get(name), found.get(name, []), place(name), offers.get(name, ())) for name in names
+    ]

@@ -201,7 +201,7 @@ def _claim_changes(tx: sa.Connection, tenant: str, claim: str) -> int:
     return int(row.last_revision - row.tracked_revision)
 
 
-def _next_revision(tx: sa.Connection, tenant: str) -> int | None:
+def next_revision(tx: sa.Connection, tenant: str) -> int | None:
     """Return a new revision of a tenant, None if it is gone. The difference of both revisions stays."""
     mine, columns = device_tenants.c.tenant == tenant, device_tenants.c
     raised = {"last_revision": columns.last_revision + 1, "tracked_revision": columns.tracked_revision + 1}
@@ -222,7 +222,7 @@ def _track_some(tx: sa.Connection, tenant: str, after: str) -> tuple[str | None,
         current = all(each.revision >= max(revisions) for each in there)
         if {each.target for each in there} != set(wanted) or not current:
             outdated.append((name, wanted))
-    revision = _next_revision(tx, tenant) if outdated else None
+    revision = next_revision(tx, tenant) if outdated else None
     for name, wanted in outdated if revision is not None else ():
         try:
             put_targets(tx, tenant, name, revision or 0, wanted)
@@ -247,7 +247,7 @@ def _mark_orphans(tx: sa.Connection, tenant: str) -> int:
         device_targets.c.tenant == tenant, device_targets.c.present, ~sa.exists().where(*same)
     )
     names = list(dict.fromkeys(tx.execute(wanted.limit(TRACKED_AT_ONCE)).scalars()))
-    if names and (revision := _next_revision(tx, tenant)) is not None:
+    if names and (revision := next_revision(tx, tenant)) is not None:
         mark_removed(tx, tenant, names, revision)
     return len(names)
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from bridge.hidden import hides
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_offers import forget_members
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
 from cloud.hub.registry.device_targets import mark_changed, mark_removed, put_targets, targets_of
 from cloud.hub.registry.device_tenants import (
@@ -24,6 +25,7 @@ from cloud.hub.registry.device_tenants import (
     raise_revision,
     tenant_row,
 )
+from cloud.hub.registry.events import utc_us
 from cloud.hub.registry.schema import PARAMETERS_MAX, device_credentials, device_links, devices
 
 REMOVED_AT_ONCE: Final = min(500, PARAMETERS_MAX)
@@ -312,6 +314,7 @@ def _remove(tx: sa.Connection, known: DeviceTenantRow, names: Sequence[str]) -> 
     for table in (devices, device_links, device_credentials):
         tx.execute(table.delete().where(*_of(table, known.tenant, names)))
     mark_removed(tx, known.tenant, names, raise_revision(tx, known, -len(names)))
+    forget_members(tx, known.tenant, names, utc_us())
 
 
 def _add_links(tx: sa.Connection, new: NewDeviceRow) -> None:

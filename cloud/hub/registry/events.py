@@ -35,6 +35,7 @@ class EventType(StrEnum):
     ALERT_FIRED = "alert.fired"
     ALERT_RESOLVED = "alert.resolved"
     ROLLOUT_CHANGED = "rollout.changed"
+    CAMPAIGN_CHANGED = "campaign.changed"
     COMMAND_RECEIPT = "command.receipt"
     COMMAND_RESPONSE = "command.response"
     CONFIGURATION_CONFIRMED = "configuration.confirmed"

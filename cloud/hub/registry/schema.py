@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 27
+SCHEMA_VERSION = 28
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -603,6 +603,45 @@ device_updates = sa.Table(
     sa.Column("reported_at", sa.BigInteger, nullable=False),
     sa.Column("changed_at", sa.BigInteger, nullable=False),
     sa.Index("device_updates_by_device", "tenant", "device"),
+)
+campaigns = sa.Table(
+    "campaigns",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Column("devices_of", sa.String(255), nullable=False),
+    sa.Column("selector", sa.Text, nullable=True),
+    sa.Column("soak_s", sa.Float, nullable=False),
+    sa.Column("away_s", sa.Float, nullable=False),
+    sa.Column("failures_max", sa.Integer, nullable=False),
+    sa.Column("enough_percent", sa.Integer, nullable=False),
+    sa.Column("wave", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("stages", sa.Text, nullable=False),
+    sa.Column("ends_at", sa.BigInteger, nullable=True),
+    sa.Column("closed", sa.Boolean, nullable=False),
+    sa.Index("campaigns_of", "tenant", "made_at"),
+)
+campaign_members = sa.Table(
+    "campaign_members",
+    metadata,
+    sa.Column("campaign", sa.String(32), primary_key=True),
+    sa.Column("device", sa.String(255), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("devices_of", sa.String(255), nullable=False),
+    sa.Column("wave", sa.Integer, nullable=False),
+    sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("sent_at", sa.BigInteger, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Index("campaign_members_by_phase", "campaign", "wave", "phase"),
+    sa.Index("campaign_members_by_device", "devices_of", "device"),
 )
 taps = sa.Table(
     "taps",

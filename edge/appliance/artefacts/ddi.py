@@ -104,7 +104,7 @@ class DdiApi:
     async def _poll(self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack) -> Response:
         minutes, seconds = divmod(POLL_S, 60)
         base = _base(request)
-        artefact, known = await self._serving.offered(device.name)
+        artefact, known = await self._serving.offered(device.name, self._gate)
         withdrawn, installed = self._serving.withdrawn(device.name, known), self._installed_of(device.name, known)
         links = DdiLinks(
             deployment_base=DdiLink(f"{base}/deploymentBase/{artefact.number}") if artefact and not withdrawn else None,

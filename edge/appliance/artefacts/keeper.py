@@ -14,10 +14,10 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
@@ -40,13 +40,15 @@ from edge.appliance.identity.hub_request import PeriodicTask
 from edge.broker.configuration import Connector, ConnectorType
 from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
-from edge.configuration.resources import ArtefactsSpec
+from edge.configuration.resources import ARTEFACTS_MAX, ArtefactsSpec
 from edge.health.problems import FoundProblem, Severity
 from edge.output.text import line
 
 if TYPE_CHECKING:
+    from bridge.device_pages import OfferedUpdate
     from edge.appliance.artefacts.hub_client import ArtefactHub
     from edge.appliance.artefacts.library import ArtefactLibrary, ArtefactTask, HeldArtefact
+    from edge.appliance.artefacts.offers import OfferedSpec
     from edge.appliance.artefacts.reports import ReportedArtefact
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,17 @@ class CardRoom(NamedTuple):
     """Free bytes below which messages are refused."""
 
 
+class OfferSource(Protocol):
+    """Devices of the hub, with the versions that its campaigns offer them."""
+
+    @property
+    def cursor(self) -> str:
+        """Text that changes with the devices."""
+
+    def offers(self) -> Iterable[tuple[str, OfferedUpdate]]:
+        """Return the offers, by the names of devices."""
+
+
 class ArtefactKeeper:
     """Keeps the artefacts of one gateway. Construct it inside a running loop; call `start`, later `stop`."""
 
@@ -84,6 +97,7 @@ class ArtefactKeeper:
         link: Callable[[str], HubLink],
         room: Callable[[], CardRoom],
         clock_good: Callable[[], bool],
+        offers: OfferSource | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         utc_s: Callable[[], float] = time.time,
     ) -> None:
@@ -94,6 +108,7 @@ class ArtefactKeeper:
         self._link = link
         self._room = room
         self._clock_good = clock_good
+        self._offers = offers
         self._monotonic_s = monotonic_s
         self._utc_s = utc_s
         self._files = ThreadPoolExecutor(1, thread_name_prefix="artefacts")
@@ -101,7 +116,13 @@ class ArtefactKeeper:
         self._keeping = PeriodicTask(self.keep, "artefacts")
         self._fetching = PeriodicTask(self.fetch, "artefacts of the hub")
         self._mark: object = None
+        self._own_spec: ArtefactsSpec | None = None
+        """The configuration without the offers of the hub."""
         self._spec: ArtefactsSpec | None = None
+        self._offered: OfferedSpec | None = None
+        """The configuration with the offers; None without offers."""
+        self._unwanted = 0
+        """Offers of the hub that no `Artefacts` resource allows."""
         self._stale = True
         """The library does not have the configuration yet."""
         self._library: ArtefactLibrary | None = None
@@ -172,6 +193,14 @@ class ArtefactKeeper:
         library = self._library
         return {} if library is None or self._spec is None else library.known
 
+    def is_offered(self, key: tuple[str, str], device: str) -> bool:
+        """Return whether a campaign of the hub offers an artefact to a device."""
+        return self._offered is not None and device in self._offered.offered.get(key, ())
+
+    def is_withheld(self, key: tuple[str, str], device: str) -> bool:
+        """Return whether a device may report about an artefact, and not fetch it now."""
+        return self._offered is not None and device in self._offered.withheld.get(key, ())
+
     @property
     def loaded(self) -> bool:
         """True when `known` is complete for the configuration."""
@@ -201,8 +230,17 @@ class ArtefactKeeper:
         """Yield why artefacts are not here."""
         if self._trouble is not None:
             yield FoundProblem("artefacts", self._trouble, "see the log, and `waypost doctor`", Severity.WARNING)
+        if self._unwanted:
+            what = (
+                f"the hub offers software to devices here ({self._unwanted} offers), and no key of a maker is trusted"
+            )
+            step = "apply an Artefacts resource with trustedKeys: waypost config apply"
+            yield FoundProblem("artefacts", what, step, Severity.WARNING)
         if self._spec is None:
             return
+        if self._offered is not None and self._offered.left:
+            what = f"{self._offered.left} artefacts that the hub offers are not held: a gateway holds {ARTEFACTS_MAX}"
+            yield FoundProblem("artefacts", what, "stop campaigns that are done, at the hub", Severity.WARNING)
         if self._spec.artefacts and self._connector() is None:
             what = "the Artefacts of the configuration are at the hub, and this gateway has no connector to a hub"
             yield FoundProblem("artefacts", what, "enrol it: waypost enrol", Severity.WARNING)
@@ -283,19 +321,33 @@ class ArtefactKeeper:
     def _follow(self) -> bool:
         """Read the configuration if it has changed; return whether the library has to be configured. Raises
         `RepositoryError`. On the loop, as for the wanted system: without artefacts there is no thread."""
-        mark = self._repository.mark
+        mark = self._repository.mark, self._offers.cursor if self._offers is not None else ""
         if mark != self._mark:
             try:
                 found = [spec for _, spec in of_kind(self._repository.decided(), ArtefactsSpec)]
             except ConfigurationRejected as rejected:
                 log.warning("the wanted artefacts are not known: %s", rejected)
-                found = [] if self._spec is None else [self._spec]
+                found = [] if self._own_spec is None else [self._own_spec]
             before = self._spec
-            self._spec, self._mark, self._stale = next(iter(found), None), mark, True
+            self._spec, self._mark, self._stale = self._with_offers(next(iter(found), None)), mark, True
             if (before is None) is not (self._spec is None):
                 self._configured(self._spec is not None)
             self._own_pacer = None if self._spec is None else self._make_pacer(self._spec)
         return self._stale and (self._spec is not None or (self._data / FOLDER).exists())
+
+    def _with_offers(self, configured: ArtefactsSpec | None) -> ArtefactsSpec | None:
+        """Return a configuration with the offers of the hub."""
+        self._own_spec, self._offered, self._unwanted = configured, None, 0
+        offers = list(self._offers.offers()) if self._offers is not None else []
+        if not offers:
+            return configured
+        if configured is None:
+            self._unwanted = len(offers)
+            return None
+        from edge.appliance.artefacts.offers import with_offers  # noqa: PLC0415 - memory of gateways without offers
+
+        self._offered = with_offers(configured, offers)
+        return self._offered.spec
 
     async def _configure(self) -> None:
         """Let the library hold what is configured. Raises OSError."""

@@ -163,6 +163,7 @@ class DeviceArtefactApi:
         installed = said.get("installed") or known.installed(artefact.manifest.name)
         why = refusal_of(artefact, said.get("board") or known.board, installed)
         if why is not None:
+            await self._serving.note_refusal(self._gate, device.name, artefact, why)
             raise ArtefactNotForDevice(why)
         return artefact
 

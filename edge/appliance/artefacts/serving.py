@@ -20,11 +20,18 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bridge.artefacts.faults import ArtefactRefused
+from bridge.artefacts.faults import ArtefactFault, ArtefactRefused
+from bridge.artefacts.report import UpdateState
 from edge.appliance.artefacts.keeper import ArtefactKeeper
-from edge.appliance.artefacts.limits import DEVICE_DOWNLOADS_MAX, DOWNLOADS_MAX, IMAGE_READ_BYTES, READ_THREADS
-from edge.appliance.artefacts.reporting import LATER, UpdateReporting
-from edge.appliance.artefacts.reports import KnownReport, ReportedArtefact, ReportedDevice
+from edge.appliance.artefacts.limits import (
+    DEVICE_DOWNLOADS_MAX,
+    DOWNLOADS_MAX,
+    IMAGE_READ_BYTES,
+    READ_THREADS,
+    REASON_CHARACTERS_MAX,
+)
+from edge.appliance.artefacts.reporting import LATER, ReportSink, UpdateReporting
+from edge.appliance.artefacts.reports import KnownReport, ReportedArtefact, ReportedDevice, UpdateReport
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.ranges import ByteRange, file_response
 from edge.broker.http.refusal import RequestRefused
@@ -68,7 +75,9 @@ class ArtefactServing:
         spec, known = self._keeper.spec, self._keeper.known
         for wanted in spec.artefacts if spec is not None else ():
             found = known.get(wanted.key)
-            if found is not None and _names(found.wanted.devices, device):
+            if found is None or not _names(found.wanted.devices, device):
+                continue
+            if not self._keeper.is_withheld(wanted.key, device):
                 yield found
 
     def find(self, device: str, name: str, version: str) -> HeldArtefact:
@@ -90,16 +99,29 @@ class ArtefactServing:
             raise RequestRefused(404, f"{name[:64]} {version[:64]} is no artefact") from None
         return await self.reporting.former(device, name, version, digest)
 
-    async def offered(self, device: str) -> OfferedArtefact:
+    async def offered(self, device: str, sink: ReportSink | None = None) -> OfferedArtefact:
         """Return the next artefact for a device that takes any: here, not reported as done, not older than what it
-        runs, and made for it."""
+        runs, and made for it. `sink` takes the report that an artefact of a campaign is not; None: there is none."""
         known = await self.reporting.known(device)
         for each in self.of_device(device):
             manifest, report = each.manifest, known.about(each.manifest)
             done = (report is not None and report.state.final) or known.runs(manifest)
-            if each.stored and not done and manifest.sequence >= known.sequence(manifest.name) and fits(each, known):
+            if done or not each.stored:
+                continue
+            if manifest.sequence >= known.sequence(manifest.name) and fits(each, known):
                 return OfferedArtefact(each, known)
+            if sink is not None and (why := _refusal_of_offer(each, known)) is not None:
+                await self.note_refusal(sink, device, each, why)
         return OfferedArtefact(None, known)
+
+    async def note_refusal(self, sink: ReportSink, device: str, artefact: HeldArtefact, why: ArtefactRefused) -> None:
+        """Report that an artefact is not for a device, if a campaign of the hub offers it: the device does not."""
+        if not self._keeper.is_offered(artefact.wanted.key, device):
+            return
+        reason = f"{why.fault.value}: {why}"[:REASON_CHARACTERS_MAX]
+        with contextlib.suppress(RequestRefused):  # the next request of the device notes it
+            report = UpdateReport(state=UpdateState.ROLLED_BACK, reason=reason)
+            await self.reporting.report(sink, device, artefact.reported, report)
 
     def withdrawn(self, device: str, known: ReportedDevice) -> KnownReport | None:
         """Return the update that a device is to give up, by its last report: it is no longer configured for the device,
@@ -235,6 +257,15 @@ def fits(artefact: HeldArtefact, known: ReportedDevice) -> bool:
     if installed is None and artefact.manifest.from_versions:
         return False
     return refusal_of(artefact, known.board, installed) is None
+
+
+def _refusal_of_offer(artefact: HeldArtefact, known: ReportedDevice) -> ArtefactRefused | None:
+    """Return why an artefact is not for a device, as far as it is known."""
+    manifest = artefact.manifest
+    if manifest.sequence < known.sequence(manifest.name):
+        runs = known.installed(manifest.name)
+        return ArtefactRefused(ArtefactFault.DOWNGRADED, f"the device runs {runs}, which is later")
+    return refusal_of(artefact, known.board, known.installed(manifest.name))
 
 
 def refusal_of(artefact: HeldArtefact, board: str | None, installed: str | None) -> ArtefactRefused | None:

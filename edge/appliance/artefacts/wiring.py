@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink
+from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink, OfferSource
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.router.uplinks import Uplinks, is_to_hub
 from edge.broker.server import Broker
@@ -30,14 +30,16 @@ def keeper_of(
     uplinks: Uplinks,
     clock_good: Callable[[], bool],
     configuration: Callable[[], BrokerConfiguration],
+    offers: OfferSource,
 ) -> ArtefactKeeper:
-    """Return what keeps the software for the devices of a gateway with this data directory."""
+    """Return what keeps the software for the devices of a gateway with this data directory. `offers`: of its hub."""
     return ArtefactKeeper(
         data,
         connectors=lambda: configuration().connectors,
         link=lambda connector: link_of(uplinks, connector),
         room=lambda: CardRoom(_free_bytes(data, store), configuration().limits.free_floor_bytes),
         clock_good=clock_good,
+        offers=offers,
     )
 
 

@@ -48,7 +48,7 @@ class HubDeviceFollower:
         `DevicePageError`; `changed` gets the names of changed devices."""
         self.trouble: str | None = devices.shortage
         """Reason why the last page was not used, or not all of it; None if it was."""
-        self._devices = devices
+        self.devices = devices
         self._certificate = str(certificate)
         self._verify = verify
         self._changed = changed
@@ -66,13 +66,13 @@ class HubDeviceFollower:
         for task in list(self._tasks):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._devices.close()
+        self.devices.close()
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _link_properties(self) -> dict[str, str]:
-        cursor = {CURSOR: self._devices.cursor} if self._devices.cursor else {}
-        return {**cursor, RESTART: "1"} if self._devices.wants_all else cursor
+        cursor = {CURSOR: self.devices.cursor} if self.devices.cursor else {}
+        return {**cursor, RESTART: "1"} if self.devices.wants_all else cursor
 
     def _offered(self, body: bytes, answer: Answer) -> None:
         task = asyncio.get_running_loop().create_task(self._take(body, answer))
@@ -96,26 +96,26 @@ class HubDeviceFollower:
                 self._note(str(why))
                 answer(ForwardOutcome.RELEASED, str(why))
                 return
-            self._note(self._devices.shortage)
+            self._note(self.devices.shortage)
             self._changed(names)
             answer(ForwardOutcome.ACCEPTED, "")
 
     async def _use(self, body: bytes) -> DeviceNames:
         """Store a page and use it. Raises DevicePageError, PageOutOfStep, CredentialsError."""
-        fitted = self._devices.fit(await asyncio.to_thread(self._read, body))
-        applied = await asyncio.to_thread(self._devices.store, fitted)
-        return self._devices.take(fitted, applied)
+        fitted = self.devices.fit(await asyncio.to_thread(self._read, body))
+        applied = await asyncio.to_thread(self.devices.store, fitted)
+        return self.devices.take(fitted, applied)
 
     async def _catch_up(self, cursor: str) -> None:
         """Read the file again if it is ahead of the memory: a commit may take effect and still report an error."""
-        if cursor == self._devices.cursor:
+        if cursor == self.devices.cursor:
             return
         try:
-            index = await asyncio.to_thread(self._devices.read)
+            index = await asyncio.to_thread(self.devices.read)
         except CredentialsError as why:
             self._note(str(why))
         else:
-            self._changed(self._devices.replace(index))
+            self._changed(self.devices.replace(index))
 
     def _read(self, body: bytes) -> DevicePage:
         return self._verify(read_signed(body))

@@ -7,13 +7,21 @@ another tenant than the gateway's own, or of the tenant of the Hono API, is ``id
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from bridge.device_pages import ARGON2ID, HASH_FUNCTIONS, DeviceAccount, DeviceEntry, DevicePage, DeviceSecretHash
+from bridge.device_pages import (
+    ARGON2ID,
+    HASH_FUNCTIONS,
+    DeviceAccount,
+    DeviceEntry,
+    DevicePage,
+    DeviceSecretHash,
+    OfferedUpdate,
+)
 from bridge.hidden import hides
 from bridge.sasl.scram import ITERATIONS, ScramKeys
 from edge.broker.model.authorization import AccessRule
@@ -29,6 +37,8 @@ from edge.broker.security.hub_device_file import (
 from edge.broker.security.limits import HUB_DEVICES_BYTES_MAX, HUB_DEVICES_MAX
 from edge.broker.security.password_hashes import salted_hash
 
+_OFFERS: Final = b'"offers":'
+"""Member of the entries of devices with offers; others are not decoded to look."""
 BY_HUB: Final = "hub"
 """Origin of users that are devices of a hub."""
 
@@ -155,6 +165,15 @@ class HubDevices:
     def identity_of(self, tenant: str, device: str) -> str:
         """Return the identity of a device."""
         return identity_of(tenant, device, self._index.owner, self._hono_tenant)
+
+    def offers(self) -> Iterator[tuple[str, OfferedUpdate]]:
+        """Yield the offers of devices that are let in, each with the name of its device in messages."""
+        for tenant, entries in self._index.entries.items():
+            for device, encoded in entries.items():
+                entry = self._find(tenant, device) if _OFFERS in encoded else None
+                for offer in entry.offers if entry is not None else ():
+                    own = tenant == self._hono_tenant
+                    yield device if own else self.identity_of(tenant, device), offer
 
     # --- changes ------------------------------------------------------------------------------------------------
 

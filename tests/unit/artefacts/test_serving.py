@@ -58,6 +58,8 @@ class Keeper:
         self.loaded = True
         self.served: list[int] = []
         self.remembered: list[ReportedArtefact] = []
+        self.offered: set[tuple[tuple[str, str], str]] = set()
+        self.withheld: set[tuple[tuple[str, str], str]] = set()
 
     def add(self, number: int = 1, devices: tuple[str, ...] = PUMPS, **fields: Any) -> None:
         manifest = manifest_of(**fields)
@@ -75,6 +77,12 @@ class Keeper:
         self.remembered.append(found.reported)
         kept = tuple(each for each in self.spec.artefacts if each.key != found.wanted.key)
         self.spec = ArtefactsSpec(artefacts=kept)
+
+    def is_offered(self, key: tuple[str, str], device: str) -> bool:
+        return (key, device) in self.offered
+
+    def is_withheld(self, key: tuple[str, str], device: str) -> bool:
+        return (key, device) in self.withheld
 
     async def remembered_version(self, name: str, version: str) -> ReportedArtefact | None:
         return next((each for each in self.remembered if each[:2] == (name, version)), None)
@@ -476,6 +484,63 @@ class TestReportAboutAnArtefactThatIsGone:
             [report] = (await rig.serving.reporting.known("pump-1")).reports
             assert (report.number, report.sequence) == (7, 12)
             assert (await rig.ask("POST", self.PATH, json=done | {"sha256": "x"})).status_code == 400
+
+        run(tmp_path, test)
+
+
+class TestCampaigns:
+    """Artefacts that a campaign of the hub offers, or withholds."""
+
+    KEY = "blinker", "1.2.0"
+    REPORTS = "plant/pump-1/artefact-report"
+
+    @pytest.mark.parametrize("is_offered", [True, False])
+    def test_refusal_of_an_offered_artefact_is_reported_once(self, tmp_path: Path, is_offered: bool) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add()
+            if is_offered:
+                rig.keeper.offered.add((self.KEY, "pump-1"))
+            for part in ("image", "manifest", "image"):
+                answer = await rig.ask("GET", f"/artefacts/blinker/1.2.0/{part}?board=esp32")
+                assert (answer.status_code, answer.json()["reason"]) == (422, "wrong-board")
+            reports = rig.router.queues.backlog(self.REPORTS) if self.REPORTS in rig.router.queues else 0
+            assert reports == is_offered
+
+        run(tmp_path, test)
+
+    def test_refusal_at_a_poll_is_reported(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(from_versions=("1.0",))
+            rig.keeper.offered.add((self.KEY, "pump-1"))
+            attributes = {"mode": "merge", "data": {"board": "pico-w", "version": "0.9"}}
+            assert (await rig.ask("PUT", f"{TestDdi.ROOT}/configData", json=attributes)).status_code == 200
+            for _ in range(2):
+                assert "deploymentBase" not in (await rig.ask("GET", TestDdi.ROOT)).json()["_links"]
+            assert rig.router.queues.backlog(self.REPORTS) == 1
+
+        run(tmp_path, test)
+
+    def test_downgrade_at_a_poll_is_reported(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(1, version="1.3.0", sequence=13)
+            await rig.ask("POST", "/artefacts/blinker/1.3.0/report", json={"state": "healthy"})
+            rig.keeper.add(2)
+            rig.keeper.offered.add((self.KEY, "pump-1"))
+            assert "deploymentBase" not in (await rig.ask("GET", TestDdi.ROOT)).json()["_links"]
+            assert rig.router.queues.backlog(self.REPORTS) == 2
+
+        run(tmp_path, test)
+
+    def test_withheld_artefact_is_not_fetched_and_takes_reports(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add()
+            rig.keeper.withheld.add((self.KEY, "pump-1"))
+            assert (await rig.ask("GET", "/artefacts")).json()["artefacts"] == []
+            assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image")).status_code == 404
+            links = (await rig.ask("GET", TestDdi.ROOT)).json()["_links"]
+            assert not {"deploymentBase", "cancelAction"} & links.keys()
+            report = await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": "healthy"})
+            assert (report.status_code, rig.router.queues.backlog(self.REPORTS)) == (202, 1)
 
         run(tmp_path, test)
 

@@ -1,0 +1,1 @@
+"""Campaigns: versions of artefacts for devices behind gateways, in waves."""

@@ -1,0 +1,85 @@
+"""Start of a campaign: its devices and waves, as the operator wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cloud.hub.campaign import CampaignMember, CampaignPace
+from cloud.hub.limits import CAMPAIGN_DEVICES_MAX
+from cloud.hub.registry.campaign_rows import CampaignRecord
+from cloud.hub.registry.campaigns import CampaignError, Campaigns, new_campaign_id
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_choice import DeviceTarget, choose_devices
+from cloud.hub.rollout import MemberPhase, RolloutState, parse_waves
+
+
+class CampaignDraft(NamedTuple):
+    """Campaign that an operator wants."""
+
+    tenant: str
+    devices_of: str
+    """Tenant of the device registry."""
+    name: str
+    version: str
+    target: DeviceTarget
+    waves: str
+    pace: CampaignPace
+    ends_at: int | None
+    """UTC microseconds."""
+    made_by: str
+    note: str
+
+
+class NoDeviceChosen(LookupError):
+    """The campaign would have no device; the message says why."""
+
+
+def start_campaign(database: Database, draft: CampaignDraft, now_us: int) -> CampaignRecord:
+    """Start a campaign. Raises `CampaignError`, `NoDeviceChosen`, `UnknownDeviceTenant`, `WavesError` and
+    `RegistryError`."""
+    labelled = choose_devices(database, draft.tenant, draft.devices_of, draft.target)
+    if not labelled:
+        raise NoDeviceChosen(f"no device of tenant {draft.devices_of} is chosen")
+    if len(labelled) > CAMPAIGN_DEVICES_MAX:
+        words = f"{len(labelled)} devices are more than {CAMPAIGN_DEVICES_MAX}, the limit of one campaign"
+        raise CampaignError(f"{words}: choose fewer, and start another one when it is done")
+    if draft.ends_at is not None and draft.ends_at <= now_us:
+        raise CampaignError("the end of the campaign is in the past")
+    stages, members = _members(draft.waves, labelled, now_us)
+    record = CampaignRecord(
+        id=new_campaign_id(),
+        tenant=draft.tenant,
+        made_at=now_us,
+        made_by=draft.made_by,
+        note=draft.note,
+        name=draft.name,
+        version=draft.version,
+        devices_of=draft.devices_of,
+        selector=str(draft.target.selector) if draft.target.selector is not None else None,
+        soak_s=draft.pace.soak_s,
+        away_s=draft.pace.away_s,
+        failures_max=draft.pace.failures_max,
+        enough_percent=draft.pace.enough_percent,
+        wave=0,
+        state=RolloutState.RUNNING,
+        why="",
+        stages=stages,
+        ends_at=draft.ends_at,
+        closed=False,
+    )
+    Campaigns(database).add(record, members)
+    return record
+
+
+def _members(
+    text: str, labelled: Mapping[str, Mapping[str, str]], now_us: int
+) -> tuple[list[str], list[CampaignMember]]:
+    """Return the text of each wave, and the members. Raises `WavesError`."""
+    found = parse_waves(text, list(labelled), labelled, "device")
+    members = [
+        CampaignMember(device, number, MemberPhase.WAITING, now_us)
+        for number, wave in enumerate(found)
+        for device in wave.gateways
+    ]
+    return [each.words for each in found], members

@@ -1,0 +1,172 @@
+"""Rows of campaigns and of their devices, for the transactions of `campaigns` and `campaign_steps`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from bridge.artefacts.report import UpdateState
+from cloud.hub.campaign import OFFERED, CampaignMember, CampaignPace, MemberReport
+from cloud.hub.registry.device_offers import mark_offers
+from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
+from cloud.hub.registry.schema import campaign_members, campaigns, device_updates
+from cloud.hub.rollout import MemberPhase, RolloutState
+
+
+class UnknownCampaign(LookupError):
+    """There is no such campaign."""
+
+
+class CampaignRecord(NamedTuple):
+    """Campaign in the registry. Times are UTC microseconds."""
+
+    id: str
+    tenant: str
+    made_at: int
+    made_by: str
+    note: str
+    name: str
+    """Name of the artefact."""
+    version: str
+    devices_of: str
+    """Tenant of the device registry."""
+    selector: str | None
+    soak_s: float
+    away_s: float
+    failures_max: int
+    enough_percent: int
+    wave: int
+    """Current wave, from 0."""
+    state: RolloutState
+    why: str
+    """Reason why it halted, or ended early."""
+    stages: Sequence[str]
+    """Text of each wave."""
+    ends_at: int | None
+    """Time at which offers that were not taken are withdrawn."""
+    closed: bool
+    """Nothing is offered any more."""
+
+    @property
+    def pace(self) -> CampaignPace:
+        """Pace and tolerance."""
+        return CampaignPace(self.soak_s, self.away_s, self.failures_max, self.enough_percent)
+
+
+class MemberRow(NamedTuple):
+    """Member with its newest report about the version."""
+
+    member: CampaignMember
+    report: MemberReport | None
+
+
+WaveCounts = dict[int, dict[MemberPhase, int]]
+"""Members by wave and phase."""
+
+
+CAMPAIGN_COLUMNS: Final = [campaigns.c[name] for name in CampaignRecord._fields]
+MEMBER_COLUMNS: Final = [campaign_members.c[name] for name in CampaignMember._fields]
+REPORTED_AS: Final = sa.case(
+    (campaign_members.c.devices_of == campaign_members.c.tenant, campaign_members.c.device),
+    else_=campaign_members.c.device + "@" + campaign_members.c.devices_of,
+)
+"""Name of a member in reports."""
+
+
+def campaign_of(tx: sa.Connection, campaign: str) -> CampaignRecord:
+    row = tx.execute(sa.select(*CAMPAIGN_COLUMNS).where(campaigns.c.id == campaign)).first()
+    if row is None:
+        raise UnknownCampaign(campaign)
+    return to_campaign(row)
+
+
+def to_campaign(row: Any) -> CampaignRecord:
+    record = CampaignRecord(*row)
+    return record._replace(state=RolloutState(row.state), stages=msgspec.json.decode(row.stages))
+
+
+def stages_text(stages: Sequence[str]) -> str:
+    return msgspec.json.encode(stages).decode()
+
+
+def campaign_event(at: int, record: CampaignRecord, **more: Any) -> FleetEvent:
+    about = {"state": record.state.value, "wave": record.wave + 1, "why": record.why or None}
+    about |= {"artefact": record.name, "version": record.version, "note": record.note or None, **more}
+    return make_event(at, EventType.CAMPAIGN_CHANGED, record.tenant, "", record.id, **about)
+
+
+def counts_of(tx: sa.Connection, campaign: str) -> WaveCounts:
+    columns = (campaign_members.c.wave, campaign_members.c.phase)
+    query = sa.select(*columns, sa.func.count()).where(campaign_members.c.campaign == campaign).group_by(*columns)
+    found: WaveCounts = {}
+    for wave, phase, count in tx.execute(query):
+        found.setdefault(wave, {})[MemberPhase(phase)] = count
+    return found
+
+
+def with_reports(campaign: str) -> sa.Select[Any]:
+    """Return the query for members of a campaign with their reports."""
+    same = (
+        (device_updates.c.tenant == campaigns.c.tenant)
+        & (device_updates.c.name == campaigns.c.name)
+        & (device_updates.c.version == campaigns.c.version)
+        & (device_updates.c.device == REPORTED_AS)
+    )
+    joined = campaign_members.join(campaigns, campaign_members.c.campaign == campaigns.c.id).outerjoin(
+        device_updates, same
+    )
+    columns = (device_updates.c.state, device_updates.c.reason, device_updates.c.changed_at)
+    return sa.select(*MEMBER_COLUMNS, *columns).select_from(joined).where(campaign_members.c.campaign == campaign)
+
+
+def member_rows(tx: sa.Connection, query: sa.Select[Any]) -> Iterator[MemberRow]:
+    width = len(MEMBER_COLUMNS)
+    for row in tx.execute(query):
+        member = CampaignMember(*row[:width])
+        report = MemberReport(UpdateState(row[width]), *row[width + 1 :]) if row[width] is not None else None
+        yield MemberRow(member._replace(phase=MemberPhase(member.phase)), report)
+
+
+def update_members(tx: sa.Connection, campaign: str, members: Sequence[CampaignMember]) -> None:
+    if not members:
+        return
+    columns = ("wave", "phase", "since", "sent_at", "why")
+    mine = (campaign_members.c.campaign == campaign, campaign_members.c.device == sa.bindparam("at_device"))
+    values: dict[str, Any] = {name: sa.bindparam(f"at_{name}") for name in columns}
+    rows = [
+        {f"at_{name}": value for name, value in (each._asdict() | {"phase": each.phase.value}).items()}
+        for each in members
+    ]
+    tx.execute(campaign_members.update().where(*mine).values(values), rows)
+
+
+def set_state(
+    tx: sa.Connection, record: CampaignRecord, state: RolloutState, why: str, now_us: int, *, closed: bool = False
+) -> CampaignRecord:
+    """Set the state of a campaign, and pass changed offers on to gateways."""
+    if closed and state is RolloutState.ABORTED and record.state is RolloutState.DONE:
+        state = RolloutState.DONE  # it has reached its end, and offers nothing any more
+    after = record._replace(state=state, why=why, closed=closed)
+    values = {"state": state.value, "why": why, "closed": closed}
+    tx.execute(campaigns.update().where(campaigns.c.id == record.id).values(**values))
+    holds = (RolloutState.PAUSED, RolloutState.HALTED)
+    if closed or (record.state in holds) != (state in holds):
+        mine = (
+            campaign_members.c.campaign == record.id,
+            campaign_members.c.phase.in_([each.value for each in OFFERED]),
+        )
+        mark_offers(tx, record.devices_of, sa.select(campaign_members.c.device).where(*mine))
+    append_events(tx, [campaign_event(now_us, after)])
+    return after
+
+
+def total_counts(counts: WaveCounts) -> Counter[MemberPhase]:
+    """Return the numbers of members by phase, over all waves."""
+    found = Counter[MemberPhase]()
+    for each in counts.values():
+        found.update(each)
+    return found

@@ -1,0 +1,192 @@
+"""Campaigns in the registry: they continue after a restart of a hub, and at any hub of the registry.
+
+A step is one transaction with the changed offers, so a wave starts and its devices are offered the version together or
+not at all. Several hubs may advance the same campaign.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from cloud.hub.campaign import OFFERED, CampaignMember
+from cloud.hub.limits import CAMPAIGNS_KEPT, CAMPAIGNS_MAX
+from cloud.hub.registry.campaign_rows import (
+    CAMPAIGN_COLUMNS,
+    CampaignRecord,
+    MemberRow,
+    WaveCounts,
+    campaign_event,
+    campaign_of,
+    counts_of,
+    member_rows,
+    set_state,
+    stages_text,
+    to_campaign,
+    with_reports,
+)
+from cloud.hub.registry.campaign_steps import advance_campaign
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.events import append_events
+from cloud.hub.registry.schema import artefacts, campaign_members, campaigns
+from cloud.hub.rollout import GOING, OPEN, MemberPhase, RolloutState
+
+
+class CampaignError(Exception):
+    """The campaign cannot be changed this way; the message says why."""
+
+
+Check = Callable[[CampaignRecord], None]
+"""Gets the present state of what a request changes; raises to prevent the change."""
+
+
+def _no_check(_record: CampaignRecord) -> None:
+    """Allow the change."""
+
+
+def new_campaign_id() -> str:
+    """Return a new id of a campaign, short enough to type."""
+    return secrets.token_hex(4)
+
+
+class Campaigns:
+    """Campaigns in the registry, for the thread that opened the database. Every method is one transaction; raises
+    `RegistryError`, and `UnknownCampaign` for an unknown one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, record: CampaignRecord, members: Sequence[CampaignMember]) -> None:
+        """Add a new campaign; a hub offers the version to its first wave. Raises `CampaignError`."""
+
+        def work(tx: sa.Connection) -> None:
+            _require_startable(tx, record)
+            values = record._asdict() | {"state": record.state.value, "stages": stages_text(record.stages)}
+            tx.execute(campaigns.insert().values(**values))
+            same = {"campaign": record.id, "tenant": record.tenant, "devices_of": record.devices_of}
+            tx.execute(
+                campaign_members.insert(), [{**each._asdict(), **same, "phase": each.phase.value} for each in members]
+            )
+            _forget_old(tx, record.tenant)
+            append_events(tx, [campaign_event(record.made_at, record, devices=len(members))])
+
+        self._database.transaction(work)
+
+    def get(self, campaign: str) -> CampaignRecord:
+        """Return a campaign."""
+        return self._database.transaction(lambda tx: campaign_of(tx, campaign))
+
+    def page(self, tenant: str | None, after: tuple[int, str] | None, limit: int) -> list[CampaignRecord]:
+        """Return campaigns, the newest first. `after`: time and id of the last one of the page before."""
+        query = sa.select(*CAMPAIGN_COLUMNS).order_by(campaigns.c.made_at.desc(), campaigns.c.id.desc()).limit(limit)
+        if tenant is not None:
+            query = query.where(campaigns.c.tenant == tenant)
+        if after is not None:
+            query = query.where(sa.tuple_(campaigns.c.made_at, campaigns.c.id) < sa.tuple_(*after))
+        return self._database.transaction(lambda tx: [to_campaign(row) for row in tx.execute(query)])
+
+    def counts(self, campaign: str) -> WaveCounts:
+        """Return the numbers of members by wave and phase."""
+        return self._database.transaction(lambda tx: counts_of(tx, campaign))
+
+    def members(self, campaign: str, phase: MemberPhase | None, after: str, limit: int) -> list[MemberRow]:
+        """Return members by device, behind the device `after`."""
+
+        def work(tx: sa.Connection) -> list[MemberRow]:
+            campaign_of(tx, campaign)
+            query = with_reports(campaign).where(campaign_members.c.device > after)
+            if phase is not None:
+                query = query.where(campaign_members.c.phase == phase.value)
+            return list(member_rows(tx, query.order_by(campaign_members.c.device).limit(limit)))
+
+        return self._database.transaction(work)
+
+    def pause(self, campaign: str, now_us: int, check: Check = _no_check) -> CampaignRecord:
+        """Pause a campaign: nothing more is offered, and what devices have not taken is withheld. Raises
+        `CampaignError`."""
+        return self._change(campaign, (RolloutState.RUNNING,), RolloutState.PAUSED, now_us, check)
+
+    def resume(self, campaign: str, now_us: int, check: Check = _no_check) -> CampaignRecord:
+        """Resume a paused or halted campaign without the devices that failed. Raises `CampaignError`."""
+        return self._change(campaign, (RolloutState.PAUSED, RolloutState.HALTED), RolloutState.RUNNING, now_us, check)
+
+    def stop(self, campaign: str, now_us: int, check: Check = _no_check) -> CampaignRecord:
+        """Stop a campaign for good: its offers are withdrawn. Devices keep what they have installed. Raises
+        `CampaignError`."""
+        return self._change(campaign, (*GOING, RolloutState.DONE), RolloutState.ABORTED, now_us, check)
+
+    def due(self) -> list[str]:
+        """Return the campaigns to advance: all that offer something."""
+        query = sa.select(campaigns.c.id).where(campaigns.c.closed.is_(False)).order_by(campaigns.c.made_at)
+        return self._database.transaction(lambda tx: list(tx.execute(query).scalars()))
+
+    def advance(self, campaign: str, now_us: int) -> bool:
+        """Advance a campaign by one step; return whether there may be more to do now."""
+        return self._database.transaction(lambda tx: advance_campaign(tx, campaign, now_us))
+
+    def going(self) -> list[CampaignRecord]:
+        """Return the campaigns that run, are paused or halted."""
+        query = sa.select(*CAMPAIGN_COLUMNS).where(campaigns.c.state.in_([each.value for each in GOING]))
+        return self._database.transaction(lambda tx: [to_campaign(row) for row in tx.execute(query)])
+
+    def _change(
+        self, campaign: str, before: Sequence[RolloutState], after: RolloutState, now_us: int, check: Check
+    ) -> CampaignRecord:
+        def work(tx: sa.Connection) -> CampaignRecord:
+            record = campaign_of(tx, campaign)
+            check(record)
+            if record.state not in before or record.closed:
+                closed = " and offers nothing any more" if record.closed else ""
+                raise CampaignError(f"campaign {campaign} is {record.state.value}{closed}")
+            if after is RolloutState.RUNNING:
+                _resume_members(tx, campaign, now_us)
+            return set_state(tx, record, after, "", now_us, closed=after is RolloutState.ABORTED)
+
+        return self._database.transaction(work)
+
+
+def _require_startable(tx: sa.Connection, record: CampaignRecord) -> None:
+    """Check that the artefact is stored, and that no other campaign of it is going. Raises `CampaignError`."""
+    stored = (
+        artefacts.c.tenant == record.tenant,
+        artefacts.c.name == record.name,
+        artefacts.c.version == record.version,
+        artefacts.c.stored_at.is_not(None),
+        artefacts.c.removing.is_(False),
+    )
+    if tx.execute(sa.select(artefacts.c.name).where(*stored)).first() is None:
+        raise CampaignError(f"tenant {record.tenant} has no stored artefact {record.name} {record.version}")
+    mine = (campaigns.c.tenant == record.tenant, campaigns.c.name == record.name)
+    going = campaigns.c.state.in_([each.value for each in GOING])
+    busy = tx.execute(sa.select(campaigns.c.id, campaigns.c.state).where(*mine, going)).first()
+    if busy is not None:
+        raise CampaignError(f"campaign {busy.id} of {record.name} is {busy.state}: stop it, or wait for its end")
+    counting = sa.select(sa.func.count()).select_from(campaigns).where(campaigns.c.tenant == record.tenant, ~_is_over())
+    if tx.execute(counting).scalar_one() >= CAMPAIGNS_MAX:
+        raise CampaignError(f"tenant {record.tenant} has {CAMPAIGNS_MAX} campaigns with offers: stop some of them")
+
+
+def _resume_members(tx: sa.Connection, campaign: str, now_us: int) -> None:
+    """Leave failed and forgotten devices out, and give pending ones their time again."""
+    mine = campaign_members.update().where(campaign_members.c.campaign == campaign)
+    failed = campaign_members.c.phase == MemberPhase.FAILED.value
+    tx.execute(mine.where(failed).values(phase=MemberPhase.LEFT_OUT.value, since=now_us))
+    pending = campaign_members.c.phase.in_([each.value for each in OPEN])
+    tx.execute(mine.where(pending).values(phase=MemberPhase.SENT.value, since=now_us))
+
+
+def _forget_old(tx: sa.Connection, tenant: str) -> None:
+    """Delete the oldest campaigns that offer nothing any more, beyond `CAMPAIGNS_KEPT`."""
+    over = sa.select(campaigns.c.id).where(campaigns.c.tenant == tenant, _is_over())
+    for campaign in list(tx.execute(over.order_by(campaigns.c.made_at.desc())).scalars())[CAMPAIGNS_KEPT:]:
+        tx.execute(campaign_members.delete().where(campaign_members.c.campaign == campaign))
+        tx.execute(campaigns.delete().where(campaigns.c.id == campaign))
+
+
+def _is_over() -> sa.ColumnElement[bool]:
+    """Return the condition for campaigns without offers: closed ones, and those that later ones have taken over."""
+    phases = [each.value for each in OFFERED]
+    offers = sa.exists().where(campaign_members.c.campaign == campaigns.c.id, campaign_members.c.phase.in_(phases))
+    return campaigns.c.closed | ((campaigns.c.state == RolloutState.DONE.value) & ~offers)

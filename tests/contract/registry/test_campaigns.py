@@ -1,0 +1,409 @@
+"""Campaigns in the registry: offers for the pages of gateways, waves, and what ends an offer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bridge.artefacts.report import UpdateState
+from bridge.device_pages import OfferedUpdate
+from cloud.hub.campaign import CampaignPace
+from cloud.hub.campaigns import starting
+from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, start_campaign
+from cloud.hub.labels import parse_selector
+from cloud.hub.registry import campaign_steps as steps
+from cloud.hub.registry import campaigns as module
+from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
+from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
+from cloud.hub.registry.campaigns import CampaignError, Campaigns
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_changes import DeviceChanges
+from cloud.hub.registry.device_choice import DeviceTarget
+from cloud.hub.registry.device_tenants import UnknownDeviceTenant
+from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates
+from cloud.hub.registry.devices import DeviceLink, LinkKind, NewDeviceRow, RegisteredDevices, TenantLimits
+from cloud.hub.registry.events import EventType
+from cloud.hub.registry.opening import open_registry
+from cloud.hub.rollout import MemberPhase, RolloutState, WavesError
+from tests.contract.registry.conftest import Place
+from tests.support.device_pages import PageGateway
+
+S = 1_000_000
+PACE = CampaignPace(soak_s=10, away_s=100, failures_max=0, enough_percent=100)
+
+
+class Site:
+    """Registry with artefacts and devices, and a gateway that follows it."""
+
+    def __init__(self, database: Database, place: Place) -> None:
+        self.database, self.place = database, place
+        self.campaigns = Campaigns(database)
+        self.now = 1_000
+        self.sequence = 0
+        self.hall, self.roof = PageGateway(("acme", "hall")), PageGateway(("acme", "roof"))
+
+    def store(self, version: str, number: int) -> None:
+        row = ArtefactRow("acme", "blinker", version, "firmware", number, f"{number:064}", 1, f"{number:032}", b"e", "k", 1, "a")  # fmt: skip  # noqa: E501
+        artefacts = RegisteredArtefacts(self.database)
+        artefacts.store(artefacts.add(row), 1)
+
+    def register(self, device: str, *gateways: str, tenant: str = "acme", group: str = "", **labels: str) -> None:
+        document: dict[str, Any] = {"enabled": True, "ext": {"waypost": {"gateways": gateways, "labels": labels}}}
+        links = []
+        if group:
+            document["memberOf"], links = [group], [DeviceLink(LinkKind.MEMBER_OF, group)]
+        new = NewDeviceRow(tenant, device, json.dumps(document), links, self.now * S, "anna")
+        RegisteredDevices(self.database).add(new, TenantLimits("acme", lambda _: 1_000_000))
+
+    def remove(self, device: str) -> None:
+        RegisteredDevices(self.database).remove("acme", device, lambda _: None)
+
+    def start(self, *patterns: str, version: str = "1.2.0", waves: str = "100%", **fields: Any) -> str:
+        target = fields.pop("target", DeviceTarget(patterns or ("*",)))
+        pace = PACE._replace(**{name: fields.pop(name) for name in PACE._fields if name in fields})
+        given = {"devices_of": "acme", "ends_at": None, **fields}
+        draft = CampaignDraft(
+            tenant="acme", name="blinker", version=version, target=target, waves=waves, pace=pace, made_by="anna",
+            note="", **given,
+        )  # fmt: skip
+        return start_campaign(self.database, draft, self.now * S).id
+
+    def run(self, campaign: str, seconds: int = 0) -> CampaignRecord:
+        """Let time pass, and advance a campaign as far as it goes."""
+        self.now += seconds
+        for _ in range(3):  # as some looks of a hub
+            while self.campaigns.advance(campaign, self.now * S):
+                pass
+        return self.campaigns.get(campaign)
+
+    def report(self, device: str, state: str, version: str = "1.2.0", reason: str = "", gateway: str = "hall") -> None:
+        self.sequence += 1
+        at = self.now * S
+        DeviceUpdates(self.database).record(
+            [DeviceUpdate("acme", "blinker", version, device, state, reason, gateway, gateway, self.sequence, at, at)]
+        )
+
+    def phases(self, campaign: str) -> dict[str, str]:
+        return {each.member.device: each.member.phase.value for each in self.campaigns.members(campaign, None, "", 999)}
+
+    def offers(self, gateway: PageGateway | None = None) -> dict[str, list[tuple[str, bool]]]:
+        """Let a gateway get its pages; return the offered versions of its devices, and whether they are withheld."""
+        mine = gateway or self.hall
+        mine.fetch(DeviceChanges(self.database))
+        there = mine.devices.get("acme", {})
+        return {
+            name: [(offer.version, offer.withheld) for offer in each.offers]
+            for name, each in there.items()
+            if each.offers
+        }
+
+
+@pytest.fixture
+def site(place: Place) -> Iterator[Site]:
+    with contextlib.closing(open_registry(place.url).database) as database:
+        made = Site(database, place)
+        made.store("1.1.0", 11)
+        made.store("1.2.0", 12)
+        for name in ("a", "b", "c", "d"):
+            made.register(name, "hall")
+        yield made
+
+
+def test_waves_are_offered_and_end_with_reports(site: Site) -> None:
+    assert site.offers() == {}
+    campaign = site.start(waves="1,100%")
+    site.run(campaign)
+    assert site.offers() == {"a": [("1.2.0", False)]}
+    site.report("a", "downloading")
+    site.report("a", "installed")
+    assert site.run(campaign).wave == 0
+    assert site.phases(campaign)["a"] == "confirmed"
+    site.run(campaign, 9)
+    assert site.phases(campaign)["a"] == "confirmed"
+    assert site.run(campaign, 1).wave == 1
+    assert site.offers().keys() == {"a", "b", "c", "d"}
+    for name in "bcd":
+        site.report(name, "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+    assert set(site.phases(campaign).values()) == {"done"}
+    assert site.offers().keys() == {"a", "b", "c", "d"}, "a device that is set back gets it again"
+    assert site.hall.pages < 8
+
+
+def test_only_gateways_of_the_device_get_its_offer(site: Site) -> None:
+    site.register("e", "roof")
+    campaign = site.start("e")
+    site.run(campaign)
+    assert site.offers() == {}
+    assert site.offers(site.roof) == {"e": [("1.2.0", False)]}
+
+
+def test_a_device_that_moves_is_offered_it_there(site: Site) -> None:
+    campaign = site.start("a")
+    site.run(campaign)
+    assert site.offers().keys() == {"a"}
+    document = json.dumps({"enabled": True, "ext": {"waypost": {"gateways": ["roof"]}}})
+    new = NewDeviceRow("acme", "a", document, [], 1, "anna")
+    RegisteredDevices(site.database).replace(new, lambda _: None)
+    assert site.offers() == {}
+    assert site.offers(site.roof) == {"a": [("1.2.0", False)]}
+    site.report("a", "healthy", gateway="roof")
+    assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_failure_halts_and_withholds(site: Site) -> None:
+    campaign = site.start(waves="2,100%")
+    site.run(campaign)
+    site.report("a", "rolled-back", reason="no boot")
+    record = site.run(campaign)
+    assert (record.state, record.why) == (RolloutState.HALTED, "device a: no boot")
+    assert site.offers() == {"a": [("1.2.0", True)], "b": [("1.2.0", True)]}
+    site.report("b", "healthy")
+    site.run(campaign)
+    assert site.phases(campaign)["b"] == "done", "reports count while it is halted"
+    site.campaigns.resume(campaign, site.now * S)
+    assert site.run(campaign).wave == 1
+    assert site.phases(campaign) == {"a": "left-out", "b": "done", "c": "sent", "d": "sent"}
+    assert site.offers()["a"] == [("1.2.0", True)]
+    assert site.offers()["b"] == site.offers()["c"] == [("1.2.0", False)]
+
+
+def test_pause_withholds_and_resume_offers_again(site: Site) -> None:
+    campaign = site.start()
+    site.run(campaign)
+    site.report("a", "installed")
+    site.run(campaign)
+    site.campaigns.pause(campaign, site.now * S)
+    assert site.offers() == {name: [("1.2.0", name != "a")] for name in "abcd"}
+    site.run(campaign, 500)
+    assert site.phases(campaign)["b"] == "away"
+    with pytest.raises(CampaignError):
+        site.campaigns.pause(campaign, site.now * S)
+    site.campaigns.resume(campaign, site.now * S)
+    assert site.phases(campaign)["b"] == "sent", "with its time from the beginning"
+    assert {each for some in site.offers().values() for each in some} == {("1.2.0", False)}
+
+
+def test_stop_withdraws_all_offers(site: Site) -> None:
+    campaign = site.start()
+    site.run(campaign)
+    assert len(site.offers()) == 4
+    assert site.campaigns.stop(campaign, site.now * S).state is RolloutState.ABORTED
+    assert site.offers() == {}
+    for change in (site.campaigns.stop, site.campaigns.resume, site.campaigns.pause):
+        with pytest.raises(CampaignError):
+            change(campaign, site.now * S)
+    assert not site.campaigns.due()
+    site.start()
+
+
+def test_stop_of_a_campaign_that_is_done(site: Site) -> None:
+    campaign = site.start("a")
+    site.report("a", "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+    assert len(site.offers()) == 1
+    stopped = site.campaigns.stop(campaign, site.now * S)
+    assert (stopped.state, stopped.closed) == (RolloutState.DONE, True)
+    assert site.offers() == {}
+
+
+def test_end_time_withdraws_what_was_not_taken(site: Site) -> None:
+    campaign = site.start(ends_at=2_000 * S, away_s=5_000)
+    site.run(campaign)
+    site.report("a", "healthy")
+    assert site.run(campaign, 999).state is RolloutState.RUNNING
+    record = site.run(campaign, 1)
+    assert (record.state, record.why, record.closed) == (RolloutState.DONE, "its time has ended", True)
+    assert site.offers() == {}
+
+
+def test_sleeping_devices_hold_up_nothing_and_get_their_turn(site: Site) -> None:
+    campaign = site.start(waves="1,100%")
+    site.run(campaign)
+    site.run(campaign, 99)
+    assert len(site.offers()) == 1
+    site.run(campaign, 1)
+    assert site.phases(campaign) == {"a": "away", "b": "sent", "c": "waiting", "d": "waiting"}
+    site.report("b", "healthy")
+    site.run(campaign)
+    for name in "cd":
+        site.report(name, "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+    assert site.offers()["a"] == [("1.2.0", False)]
+    site.now += 50_000
+    site.report("a", "downloading")
+    site.run(campaign)
+    assert site.phases(campaign)["a"] == "sent"
+    site.report("a", "healthy")
+    site.run(campaign)
+    assert site.phases(campaign)["a"] == "done"
+
+
+def test_all_asleep_is_no_success(site: Site) -> None:
+    campaign = site.start(waves="1,100%")
+    site.run(campaign)
+    for _ in range(9):
+        record = site.run(campaign, 100)
+    assert record.state is RolloutState.RUNNING
+    assert set(site.phases(campaign).values()) == {"away"}
+    site.report("d", "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_downgrade_is_a_failure(site: Site) -> None:
+    site.report("a", "healthy", "1.2.0")
+    site.report("b", "rolled-back", "1.2.0")
+    campaign = site.start(version="1.1.0", failures_max=1)
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "failed", "b": "sent", "c": "sent", "d": "sent"}
+    [failed] = site.campaigns.members(campaign, MemberPhase.FAILED, "", 9)
+    assert failed.member.why.startswith("downgraded")
+
+
+def test_later_campaign_takes_over_device_by_device(site: Site) -> None:
+    first = site.start(version="1.1.0")
+    site.run(first)
+    for name in "abcd":
+        site.report(name, "healthy", "1.1.0")
+    assert site.run(first).state is RolloutState.DONE
+    second = site.start(waves="1,100%")
+    site.run(second)
+    assert site.offers() == {"a": [("1.2.0", False)], **{name: [("1.1.0", False)] for name in "bcd"}}
+    assert site.phases(first)["a"] == "superseded"
+    with pytest.raises(CampaignError):
+        site.start(version="1.1.0")
+
+
+def test_removed_device_is_forgotten(site: Site) -> None:
+    campaign = site.start()
+    site.run(campaign)
+    site.remove("b")
+    assert site.phases(campaign)["b"] == "forgotten"
+    site.register("b", "hall")
+    assert site.offers().keys() == {"a", "c", "d"}
+    for name in "acd":
+        site.report(name, "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_devices_of_another_tenant_of_the_registry(site: Site) -> None:
+    """Their reports name their tenant."""
+    site.register("a", "hall", tenant="ACME")
+    campaign = site.start("a", devices_of="ACME")
+    site.run(campaign)
+    site.report("a", "healthy")
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "sent"}
+    site.report("a@ACME", "healthy")
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "done"}
+
+
+def test_choice_of_devices(site: Site) -> None:
+    site.register("e", "hall", group="lamps", site="berlin", ring="canary")
+    site.register("f", "hall", group="lamps", site="berlin")
+    site.register("g", "hall", site="rome")
+
+    def chosen(
+        *patterns: str, selector: str = "", group: str | None = None, waves: str = "100%"
+    ) -> dict[int, set[str]]:
+        target = DeviceTarget(patterns, parse_selector(selector) if selector else None, group)
+        campaign = site.start(target=target, waves=waves)
+        found: dict[int, set[str]] = {}
+        for each in site.campaigns.members(campaign, None, "", 99):
+            found.setdefault(each.member.wave, set()).add(each.member.device)
+        site.campaigns.stop(campaign, 1)
+        return found
+
+    assert chosen("a", "[bc]") == {0: {"a", "b", "c"}}
+    assert chosen(selector="site=berlin") == {0: {"e", "f"}}
+    assert chosen(group="lamps", selector="!ring") == {0: {"f"}}
+    assert chosen("*", selector="site", waves="ring=canary,100%") == {0: {"e"}, 1: {"f", "g"}}
+    with pytest.raises(NoDeviceChosen):
+        chosen("x*")
+    with pytest.raises(WavesError):
+        chosen("*", waves="ring=none")
+    for other in ("other", "unknown"):
+        with pytest.raises(UnknownDeviceTenant):
+            site.start(devices_of=other)
+
+
+def test_what_cannot_start(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ({"version": "9"}, {"ends_at": site.now * S}):
+        with pytest.raises(CampaignError):
+            site.start(**wrong)
+    monkeypatch.setattr(starting, "CAMPAIGN_DEVICES_MAX", 3)
+    with pytest.raises(CampaignError):
+        site.start()
+    with pytest.raises(UnknownCampaign):
+        site.campaigns.get("none")
+    with pytest.raises(UnknownCampaign):
+        site.campaigns.members("none", None, "", 1)
+
+
+def test_limits_of_a_tenant(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended campaigns are forgotten; those with offers count."""
+    monkeypatch.setattr(module, "CAMPAIGNS_KEPT", 2)
+    monkeypatch.setattr(module, "CAMPAIGNS_MAX", 1)
+    ended = []
+    for _ in range(4):
+        site.now += 1
+        ended.append(site.start("a"))
+        site.campaigns.stop(ended[-1], site.now * S)
+    kept = [each.id for each in site.campaigns.page("acme", None, 9)]
+    assert kept == [ended[3], ended[2], ended[1]][: len(kept)]
+    assert len(kept) <= 3
+
+
+def test_large_wave_takes_several_steps(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "SENT_AT_ONCE", 3)
+    monkeypatch.setattr(steps, "MOVED_AT_ONCE", 2)
+    campaign = site.start()
+    assert site.campaigns.advance(campaign, site.now * S)
+    assert len(site.offers()) == 3
+    site.run(campaign)
+    assert len(site.offers()) == 4
+    for name in "abcd":
+        site.report(name, "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_events_and_pages(site: Site) -> None:
+    campaigns = []
+    for _ in range(3):
+        site.now += 1
+        campaigns.append(site.start("a"))
+        site.campaigns.stop(campaigns[-1], site.now * S)
+    first = site.campaigns.page(None, None, 2)
+    assert [each.id for each in first] == campaigns[:0:-1]
+    last = first[-1]
+    assert [each.id for each in site.campaigns.page("acme", (last.made_at, last.id), 2)] == campaigns[:1]
+    assert site.campaigns.page("other", None, 9) == []
+    rows = site.place.execute("SELECT type, subject FROM events ORDER BY number")
+    assert [row for row in rows if row[0] == EventType.CAMPAIGN_CHANGED.value] == [
+        (EventType.CAMPAIGN_CHANGED.value, each) for each in campaigns for _ in range(2)
+    ]
+
+
+def test_repeated_steps_change_nothing(site: Site) -> None:
+    """Another hub repeats steps, and so does one after a kill."""
+    campaign = site.start(waves="1,100%")
+    site.run(campaign)
+    site.offers()
+    pages = site.hall.pages
+    for _ in range(3):
+        assert not site.campaigns.advance(campaign, site.now * S)
+    site.offers()
+    assert site.hall.pages == pages
+
+
+def test_offer_in_a_page(site: Site) -> None:
+    campaign = site.start("a")
+    site.run(campaign)
+    site.offers()
+    assert site.hall.devices["acme"]["a"].offers == (OfferedUpdate(artefact="blinker", version="1.2.0"),)
+    assert UpdateState.HEALTHY.final
