@@ -15,6 +15,7 @@ from urllib.parse import quote
 import paho.mqtt.client as paho
 
 from tests.console import gold_world
+from tests.support import campaign_world
 from tests.support.configured_gateway import basic
 from tests.support.enrolled import EnrolledFleet
 from tests.support.hostile import Raw
@@ -89,6 +90,7 @@ def _prepare_hub(operator: HubOperator) -> None:
     query = "selector=site%3Dlyon&waves=1,100%25&note=recipes%20of%20spring"
     made = operator.send("POST", f"rollouts?{query}", SPRING, "application/yaml")
     assert 200 <= made.status < 300, made
+    campaign_world.start_campaign(operator)
 
 
 def _as_operator(server: Waypost, method: str, path: str, body: Mapping[str, Any]) -> Any:

@@ -66,6 +66,7 @@ WITHOUT: Final = {
         "enrolment": "labels and names of gateways permit letters only",
         "log?show=events": "the table of the log, which has one; no event of a development hub names a gateway",
         "rollouts": "a development hub has none",
+        "campaigns": "names of artefacts permit no such text; notes are shown as texts",
         "configuration": "a development hub has none",
     },
 }

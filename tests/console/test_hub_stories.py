@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.console.visit import Clicks, Visit, visiting
+from tests.support import campaign_world
 from tests.support.enrolled import EnrolledFleet, init_gateway
 from tests.support.operator import HubOperator
 from tests.support.processes import wait_until
@@ -113,6 +114,36 @@ def test_halted_rollout_is_found_and_resumed(browser: Browser, tmp_path: Path) -
             assert clicks.count == 2
             yard = page.get_by_role("row").filter(has_text="yard")
             yard.filter(has_text="confirmed").or_(yard.filter(has_text="done")).wait_for(timeout=90_000)
+
+
+def test_halted_campaign_is_found_and_resumed(browser: Browser, tmp_path: Path) -> None:
+    """A device went back, and no failure is allowed. Clicks: the campaign, Failed, Go on."""
+    with EnrolledFleet(tmp_path) as fleet:
+        operator = HubOperator(fleet.hub)
+        campaign_world.start_campaign(operator, failures_max=0)
+        with visiting(browser, operator.base) as visit:
+            sign_in(visit, operator)
+            page = visit.page
+            visit.open("#/campaigns")
+            visit.see("halted")
+            visit.see("8 done · 1 failed")
+            assert visit.violations() == []
+            assert visit.overflow() == 0
+            clicks = Clicks(visit)
+            clicks.link("blinker 1.2.0")
+            visit.see("device pump-09: no boot after 3 attempts")
+            assert visit.violations() == []
+            clicks.button("Failed")
+            rows = page.get_by_role("table").get_by_role("row")
+            rows.filter(has_text="pump-09").filter(has_text="no boot").wait_for()
+            page.wait_for_function("document.querySelectorAll('table tbody tr').length === 1")
+            clicks.button("Go on")
+            assert clicks.count == 3
+            visit.see("running")
+            page.get_by_text("No device is in this phase.").wait_for(timeout=60_000)
+            page.get_by_role("button", name="All", exact=True).click()
+            rows.filter(has_text="pump-09").filter(has_text="left-out").wait_for(timeout=60_000)
+            assert visit.overflow() == 0
 
 
 def test_gateways_are_selected_labelled_and_kept_as_a_view(browser: Browser, fleet: EnrolledFleet) -> None:

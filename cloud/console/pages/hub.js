@@ -19,6 +19,7 @@ const GROUPS = [
   [
     { page: "configuration", label: "Configuration", icon: "configuration", key: "o", view: lazy(() => import("./configuration.js"), "Configuration") },
     { page: "rollouts", label: "Roll-outs", icon: "pulse", key: "r", view: lazy(() => import("./rollouts.js"), "Rollouts") },
+    { page: "campaigns", label: "Campaigns", icon: "phone", key: "d", view: lazy(() => import("./campaigns.js"), "Campaigns") },
     { page: "enrolment", label: "Enrolment", icon: "enrolment", key: "e", view: lazy(() => import("./enrolment.js"), "Enrolment") },
     { page: "commands", label: "Commands", icon: "commands", key: "c", view: lazy(() => import("./commands.js"), "Commands") },
   ],
