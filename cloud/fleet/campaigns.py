@@ -98,14 +98,15 @@ class _LocalCampaigns:
     def start(self, tenant: str, new: dict[str, Any]) -> dict[str, Any]:
         from cloud.hub.campaigns.documents import NewCampaign
         from cloud.hub.campaigns.http import draft_of
-        from cloud.hub.campaigns.starting import start_campaign
+        from cloud.hub.campaigns.starting import find_devices, start_campaign
 
         try:
             asked = msgspec.convert(new, NewCampaign)
         except msgspec.ValidationError as error:
             raise CommandError(f"not allowed: {error}", error="invalid-value", code=Exit.USAGE) from None
         draft = draft_of(tenant or DEFAULT_TENANT, current_user(), asked)
-        record = start_campaign(self._database, draft, time.time_ns() // 1_000)
+        labelled = find_devices(self._database, draft)
+        record = start_campaign(self._database, draft, labelled, time.time_ns() // 1_000)
         return self.show(record.id)
 
     def list(self, tenant: str) -> Iterator[dict[str, Any]]:

@@ -191,7 +191,7 @@ def test_gateway_downloads_with_its_certificate(hub: HubOperator, fleet: Enrolle
     )
 
 
-@pytest.mark.timeout(300)  # a gateway is enrolled and fetches, which waits some seconds after a failure
+@pytest.mark.timeout(500)  # a gateway is enrolled and fetches, which waits some seconds after a failure
 def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFleet, hub: HubOperator) -> None:
     """The list and the trusted key come with the signed configuration, the files over the port of the uplink. A device
     downloads and reports over HTTP, and the report lands in the lake."""
@@ -229,12 +229,12 @@ def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFlee
         found = hub.get("artefact-reports?artefact=told&version=1.2.0")["reports"]
         return [(each["device"], each["state"], each["gateway"]) for each in found]
 
-    assert states() == [("pump-1", "installed", "mill")], "in the registry before the gateway was answered"
+    wait_until(lambda: states() == [("pump-1", "installed", "mill")], timeout_s=60, what="the registry has it")
     fleet.hub.kill()
     healthy = json.dumps({"state": "healthy"}).encode()
     assert ask(gateway, "POST", f"{path}/report", healthy, json_fields).status == 202
     fleet.hub.start()
-    wait_until(lambda: states() == [("pump-1", "healthy", "mill")], timeout_s=60, what="the report comes later")
+    wait_until(lambda: states() == [("pump-1", "healthy", "mill")], timeout_s=120, what="the report comes later")
     [counted] = hub.get("artefact-reports/counts?artefact=told")["counts"]
     assert counted == {"artefact": "told", "version": "1.2.0", "state": "healthy", "devices": 1}
     [row] = items_of("artefact", "reports", "--data", str(fleet.hub.data), "told", "1.2.0", "--state", "healthy")

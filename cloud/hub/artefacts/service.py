@@ -249,8 +249,10 @@ class HubArtefacts:
         return WaitingUpload(row, await self._use_store(lambda: self._store.missing(image_of(row))))
 
     async def _finish_removal(self, row: ArtefactRow) -> None:
-        """Delete the image, then the row."""
+        """Delete the image, the reports of devices in parts, then the row."""
         await self._use_store(lambda: self._store.delete(image_of(row)))
+        while await self._ask(lambda tables: tables.forget_reports(row)):
+            pass
         await self._ask(lambda tables: tables.end_removal(row))
 
     async def _finish_removals(self) -> None:

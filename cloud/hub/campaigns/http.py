@@ -26,16 +26,18 @@ from cloud.hub.campaigns.documents import (
     campaign_tag,
     member_document,
 )
-from cloud.hub.campaigns.service import CampaignsBusy, CampaignTables, HubCampaigns
-from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, start_campaign
+from cloud.hub.campaigns.service import CampaignsBusy, HubCampaigns
+from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, find_devices, start_campaign
 from cloud.hub.changes import note_change
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign, WaveCounts
 from cloud.hub.registry.campaigns import CampaignError, Campaigns
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_choice import DeviceTarget
 from cloud.hub.registry.device_tenants import UnknownDeviceTenant
+from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.rollout import MemberPhase, WavesError
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
@@ -57,6 +59,7 @@ answered: Final = answering(
         UnknownDeviceTenant: lambda why: RequestRefused(404, f"no tenant {why} of devices is yours").response(),
         UnknownCampaign: lambda why: RequestRefused(404, f"no campaign {str(why)[:64]}").response(),
         CampaignsBusy: 503,
+        RegistryClosed: 503,
     }
 )
 
@@ -88,11 +91,11 @@ class _CampaignApi:
             raise RequestRefused(403, f"tenant {tenant[:255]} is outside your scope")
         limit, after = limit_of(query), _position(query.get("after", ""))
 
-        def work(tables: CampaignTables) -> list[tuple[CampaignRecord, WaveCounts]]:
-            found = tables.campaigns.page(tenant, after, limit + 1)
-            return [(each, tables.campaigns.counts(each.id)) for each in found]
+        def work(database: Database) -> list[tuple[CampaignRecord, WaveCounts]]:
+            campaigns = Campaigns(database)
+            return [(each, campaigns.counts(each.id)) for each in campaigns.page(tenant, after, limit + 1)]
 
-        rows = await self._campaigns.ask(work)
+        rows = await self._campaigns.read(work)
         last = rows[limit - 1][0] if len(rows) > limit else None
         following = None if last is None else f"{last.made_at}-{last.id}"
         shown = [campaign_document(record, counts) for record, counts in rows[:limit]]
@@ -106,7 +109,8 @@ class _CampaignApi:
             raise RequestRefused(400, "choose the devices: devices, selector or group is missing")
         draft = draft_of(tenant, by, new)
         now_us = self._campaigns.now_us()
-        record = await self._campaigns.ask(lambda tables: start_campaign(tables.database, draft, now_us))
+        members = await self._campaigns.read(lambda database: find_devices(database, draft))
+        record = await self._campaigns.change(lambda database: start_campaign(database, draft, members, now_us))
         about = {"artefact": f"{new.artefact} {new.version}", "waves": new.waves, "why": new.note}
         note_change(request, subject=record.id, tenant=tenant, after=about)
         return await self._shown(record.tenant, record.id, 201)
@@ -127,7 +131,9 @@ class _CampaignApi:
         if "\0" in after:
             raise RequestRefused(400, "after must be the `next` of a page")
         await self._find(scope.tenant, identifier)
-        rows = await self._campaigns.ask(lambda tables: tables.campaigns.members(identifier, phase, after, limit + 1))
+        rows = await self._campaigns.read(
+            lambda database: Campaigns(database).members(identifier, phase, after, limit + 1)
+        )
         following = rows[limit - 1].member.device if len(rows) > limit else None
         shown = [member_document(row) for row in rows[:limit]]
         return json_response(CampaignDevicePage(devices=shown, next=following))
@@ -150,21 +156,21 @@ class _CampaignApi:
 
         found = await self._find(scope.tenant, identifier)
         note_change(request, action=f"campaign.{step}", tenant=found.tenant, subject=identifier)
-        await self._campaigns.ask(lambda tables: steps[step](tables.campaigns))
+        await self._campaigns.change(lambda database: steps[step](Campaigns(database)))
         return await self._shown(scope.tenant, identifier, 200)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _find(self, tenant: str | None, identifier: str) -> CampaignRecord:
         """Return a campaign of this tenant, or of any. Raises `UnknownCampaign`."""
-        record = await self._campaigns.ask(lambda tables: tables.campaigns.get(identifier))
+        record = await self._campaigns.read(lambda database: Campaigns(database).get(identifier))
         if tenant not in (None, record.tenant):
             raise UnknownCampaign(identifier)
         return record
 
     async def _shown(self, tenant: str | None, identifier: str, status: int) -> Response:
         record = await self._find(tenant, identifier)
-        counts = await self._campaigns.ask(lambda tables: tables.campaigns.counts(identifier))
+        counts = await self._campaigns.read(lambda database: Campaigns(database).counts(identifier))
         answer = json_response(campaign_document(record, counts), status)
         answer.headers["ETag"] = campaign_tag(record)
         return answer

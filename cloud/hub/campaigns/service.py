@@ -1,5 +1,8 @@
-"""Campaigns of a hub on the event loop: advances them, and answers requests. The registry work runs in a thread with a
-connection of its own. Every hub of a registry advances all campaigns; a step that another one made is not repeated."""
+"""Campaigns of a hub on the event loop: advances them, and answers requests.
+
+The registry work runs in two threads with connections of their own: queries and looks do not delay a landing. Every hub
+of a registry advances all campaigns; a step that another one made is not repeated.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -16,7 +18,7 @@ from cloud.hub.campaigns.limits import CHECK_INTERVAL_S, HALTED_SHOWN_MAX, QUERI
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
 from cloud.hub.registry.campaigns import Campaigns
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
 
@@ -26,14 +28,7 @@ T = TypeVar("T")
 
 
 class CampaignsBusy(Exception):
-    """Too many requests wait, or the hub starts or stops; the request may be repeated in some seconds."""
-
-
-class CampaignTables(NamedTuple):
-    """Campaigns, and the database that they are in."""
-
-    database: Database
-    campaigns: Campaigns
+    """Too many requests wait; the request may be repeated in some seconds."""
 
 
 class HubCampaigns:
@@ -46,19 +41,17 @@ class HubCampaigns:
         """Reason why campaigns do not advance; None if they do."""
         self.halted: Sequence[CampaignRecord] = ()
         """Halted campaigns."""
-        self._url = registry
         self._interval_s = interval_s
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="campaigns")
-        self._tables: CampaignTables | None = None
+        self._writer = RegistryThread("campaigns", registry)
+        self._reader = RegistryThread("campaigns-reading", registry, reading=True)
         self._asked = 0
         self._advancing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the registry, and start to advance campaigns. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        database = await loop.run_in_executor(self._executor, lambda: open_registry(self._url).database)
-        self._tables = CampaignTables(database, Campaigns(database))
-        self._advancing = loop.create_task(self._advance_all(), name="campaigns")
+        await self._writer.open()
+        await self._reader.open()
+        self._advancing = asyncio.get_running_loop().create_task(self._advance_all(), name="campaigns")
 
     async def close(self) -> None:
         """Close the registry. Idempotent."""
@@ -67,28 +60,27 @@ class HubCampaigns:
             advancing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await advancing
-        tables, self._tables = self._tables, None
-        if tables is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, tables.database.close)
-        self._executor.shutdown(wait=False)
+        await self._reader.close()
+        await self._writer.close()
 
-    async def ask(self, work: Callable[[CampaignTables], T]) -> T:
-        """Run a request on the registry's thread. Raises `CampaignsBusy`, and what `work` raises."""
+    async def read(self, work: Callable[[Database], T]) -> T:
+        """Run a query on the thread that reads. Raises `CampaignsBusy`, `RegistryClosed`, and what `work` raises."""
+        return await self._within_limit(self._reader, work)
+
+    async def change(self, work: Callable[[Database], T]) -> T:
+        """Run a change on the thread that writes. Raises as `read`."""
+        return await self._within_limit(self._writer, work)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _within_limit(self, thread: RegistryThread, work: Callable[[Database], T]) -> T:
         if self._asked >= QUERIES_MAX:
             raise CampaignsBusy("the hub is overloaded; try again in some seconds")
         self._asked += 1
         try:
-            return await self._in_thread(work)
+            return await thread.run(work)
         finally:
             self._asked -= 1
-
-    # --- inside -----------------------------------------------------------------------------------------------------
-
-    async def _in_thread(self, work: Callable[[CampaignTables], T]) -> T:
-        tables = self._tables
-        if tables is None:
-            raise CampaignsBusy("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, tables)
 
     async def _advance_all(self) -> None:
         while True:
@@ -99,13 +91,13 @@ class HubCampaigns:
         """Advance all campaigns once; return the first fault. A fault of one campaign does not hold up the others."""
         first: Exception | None = None
         try:
-            for campaign in await self._in_thread(lambda tables: tables.campaigns.due()):
+            for campaign in await self._reader.run(self._due):
                 try:
                     await self._advance(campaign)
                 except Exception as error:
                     error.add_note(f"of campaign {campaign}")
                     first = first or error
-            going = await self._in_thread(lambda tables: tables.campaigns.going())
+            going = await self._reader.run(lambda database: Campaigns(database).going())
             self._note_halted([each for each in going if each.state is RolloutState.HALTED])
         except Exception as error:  # the task must not end
             first = first or error
@@ -115,7 +107,7 @@ class HubCampaigns:
         if fault is None:
             self.trouble = None
             return
-        known = isinstance(fault, RegistryError | CampaignsBusy)
+        known = isinstance(fault, RegistryError | RegistryClosed)
         why = str(fault) if known else f"internal error: {type(fault).__name__}"
         if self.trouble != why:
             log.warning("campaigns do not advance: %s", why, exc_info=None if known else fault)
@@ -125,11 +117,16 @@ class HubCampaigns:
         """Advance one campaign as far as it goes now."""
         for _ in range(STEPS_AT_ONCE_MAX):
             try:
-                more = await self._in_thread(lambda tables: tables.campaigns.advance(campaign, self.now_us()))
+                more = await self._writer.run(lambda database: Campaigns(database).advance(campaign, self.now_us()))
             except UnknownCampaign:  # forgotten since
                 return
             if not more:
                 return
+
+    def _due(self, database: Database) -> list[str]:
+        """Return the campaigns with something to do: a look does not delay those who write."""
+        campaigns, now_us = Campaigns(database), self.now_us()
+        return [each for each in campaigns.offering() if campaigns.has_step(each, now_us)]
 
     def _note_halted(self, halted: Sequence[CampaignRecord]) -> None:
         known = {each.id for each in self.halted}

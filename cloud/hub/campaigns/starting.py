@@ -35,15 +35,22 @@ class NoDeviceChosen(LookupError):
     """The campaign would have no device; the message says why."""
 
 
-def start_campaign(database: Database, draft: CampaignDraft, now_us: int) -> CampaignRecord:
-    """Start a campaign. Raises `CampaignError`, `NoDeviceChosen`, `UnknownDeviceTenant`, `WavesError` and
-    `RegistryError`."""
+def find_devices(database: Database, draft: CampaignDraft) -> dict[str, dict[str, str]]:
+    """Return the labels of the devices of a campaign, by id; the database may be one for reading. Raises
+    `CampaignError`, `NoDeviceChosen`, `UnknownDeviceTenant` and `RegistryError`."""
     labelled = choose_devices(database, draft.tenant, draft.devices_of, draft.target)
     if not labelled:
         raise NoDeviceChosen(f"no device of tenant {draft.devices_of} is chosen")
     if len(labelled) > CAMPAIGN_DEVICES_MAX:
         words = f"{len(labelled)} devices are more than {CAMPAIGN_DEVICES_MAX}, the limit of one campaign"
         raise CampaignError(f"{words}: choose fewer, and start another one when it is done")
+    return labelled
+
+
+def start_campaign(
+    database: Database, draft: CampaignDraft, labelled: Mapping[str, Mapping[str, str]], now_us: int
+) -> CampaignRecord:
+    """Start a campaign for devices with their labels. Raises `CampaignError`, `WavesError` and `RegistryError`."""
     if draft.ends_at is not None and draft.ends_at <= now_us:
         raise CampaignError("the end of the campaign is in the past")
     stages, members = _members(draft.waves, labelled, now_us)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-REPORTS_AT_ONCE: Final = 1_000
-"""Reports of one transaction: 100 ms of the registry on SQLite. The reports of other batches wait for the next one."""
+BATCHES_AT_ONCE: Final = 64
+"""Batches with reports that are read and stored together: most have one report."""
 
 REPORT_BYTES_MAX: Final = 8 << 10
 """Bytes of a report: gateways write reasons of 512 characters, which JSON escapes with up to twelve bytes each."""

@@ -1,7 +1,8 @@
 """Reports of devices about artefacts, read from the batches of gateways. Pure.
 
-A report is known by its address: ``…/DEVICE/artefact-report``, so a device reports for another one only if its gateway
-lets it send there. An event of Hono's device API is one by its content type, and its publisher is the device.
+A report is known by its address, ``…/DEVICE/artefact-report``, or as an event of Hono's device API by its content type.
+Its publisher must be the device: gateways name the publisher, and what a device writes into address or text proves
+nothing. A relay's messages name the device in their origin.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from bridge.artefacts.report import REPORT_LEVEL, REPORT_TYPE, UpdateMessage
 from bridge.batch import Batch
 from bridge.limits import DEVICE_CHARACTERS_MAX
 from bridge.message import AMQP, Run, Stored
-from bridge.publisher import device_of
+from bridge.message_origin import find_origin
+from bridge.publisher import device_of, is_relay
 from cloud.hub.device_updates.limits import REASON_CHARACTERS_MAX, REPORT_BYTES_MAX
 from cloud.hub.registry.device_updates import DeviceUpdate
 from edge.broker.message.translation import parse_message
@@ -37,26 +39,25 @@ _STREAM_LENGTH: Final = 32
 
 def has_reports(batch: Batch) -> bool:
     """Return whether a batch may contain reports."""
-    return any(piece.address.endswith(_SUFFIX) or piece.address.startswith(_EVENTS) for piece in batch.ranges)
+    events = False
+    for piece in batch.ranges:
+        if piece.address.endswith(_SUFFIX):
+            return True
+        events = events or piece.address.startswith(_EVENTS)
+    return events and any(_MARK in body for body in batch.bodies)
 
 
 def read_reports(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[DeviceUpdate]:
-    """Return the reports in a batch. Messages that are none are ignored here; they land as all others."""
-    found: list[DeviceUpdate] = []
+    """Return the reports in a batch: the newest one of each stream, device and version. Messages that are none are
+    ignored here; they land as all others."""
+    found: dict[tuple[str, ...], DeviceUpdate] = {}
     for stored in batch.stored():
         run = stored.run
-        if run.address.endswith(_SUFFIX):
-            device = run.address.split("/")[-2]
-            name = device
-        elif run.address.startswith(_EVENTS) and any(_MARK in body for body in run.bodies):
-            device = device_of(run.device)
-            name = device_name(tenant, run.address.removeprefix(_EVENTS), device)
-        else:
-            continue
-        if 0 < len(name) <= DEVICE_CHARACTERS_MAX and name.isprintable():
-            source = _ReportSource(tenant, gateway, batch.epoch, device, name)
-            found += _read(source, stored, now_us)
-    return found
+        if run.address.endswith(_SUFFIX) or run.address.startswith(_EVENTS):
+            source = _ReportSource(tenant, gateway, batch.epoch, run.address)
+            for each in _read(source, stored, now_us):
+                found[(each.stream, *each[:4])] = each  # sequences of a stream rise within a batch
+    return list(found.values())
 
 
 def device_name(tenant: str, devices_of: str, device: str) -> str:
@@ -68,37 +69,53 @@ class _ReportSource(NamedTuple):
     tenant: str
     gateway: str
     epoch: str
-    device: str
-    """Device that the text of a report has to name."""
-    name: str
-    """Its name at the hub."""
+    address: str
 
-    def stream(self, address: str) -> str:
-        """Return the name of the sequence in which its reports are numbered."""
-        text = "\0".join((self.gateway, self.epoch, address))
+    def name(self, device: str) -> str | None:
+        """Return the name at the hub of a device that reports here; None if the address is that of another one."""
+        if self.address.startswith(_EVENTS):
+            name = device_name(self.tenant, self.address.removeprefix(_EVENTS), device)
+        else:
+            name = device if self.address.split("/")[-2] == device else ""
+        return name if 0 < len(name) <= DEVICE_CHARACTERS_MAX and name.isprintable() else None
+
+    @property
+    def stream(self) -> str:
+        """Name of the sequence in which its reports are numbered."""
+        text = "\0".join((self.gateway, self.epoch, self.address))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_STREAM_LENGTH]
 
 
 def _read(source: _ReportSource, stored: Stored, now_us: int) -> Iterator[DeviceUpdate]:
-    run = stored.run
+    run, stream = stored.run, source.stream
     received_us = run.received_at // 1_000 or now_us
     for i in range(len(run.bodies)):
-        message = _message(run, i)
-        if message is None or message.device != source.device:
+        publisher = _publisher(run, i)
+        name = source.name(publisher) if publisher is not None else None
+        message = _message(run, i) if name is not None else None
+        if name is None or message is None or message.device != publisher:
             continue
         yield DeviceUpdate(
             tenant=source.tenant,
             name=message.artefact,
             version=message.version,
-            device=source.name,
+            device=name,
             state=message.state.value,
             reason=line(message.reason)[:REASON_CHARACTERS_MAX],
             gateway=source.gateway,
-            stream=source.stream(run.address),
+            stream=stream,
             sequence=stored.sequence + i,
             reported_at=min(received_us, now_us),  # a clock that is ahead must not hold up later reports
             changed_at=now_us,
         )
+
+
+def _publisher(run: Run, i: int) -> str | None:
+    """Return the device that has published a message; None if it is unknown."""
+    if not is_relay(run.device):
+        return device_of(run.device)
+    origin = find_origin(run.flags, run.properties, run.bodies[i])
+    return origin.device if origin is not None else None
 
 
 def _message(run: Run, i: int) -> UpdateMessage | None:
@@ -115,7 +132,7 @@ def _message(run: Run, i: int) -> UpdateMessage | None:
             return None
         message = msgspec.json.decode(body, type=UpdateMessage)
     except (DecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.info("message at %s is not a report about an artefact: %s", run.address, error)
+        log.debug("message at %s is not a report about an artefact: %s", run.address, error)
         return None
     words = (message.artefact, message.version)
     return message if all(0 < len(each) <= NAME_LENGTH_MAX and each.isprintable() for each in words) else None

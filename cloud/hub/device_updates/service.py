@@ -2,7 +2,8 @@
 
 A batch with reports is acknowledged when it has landed and its reports are in the registry. If the hub ends in between,
 the gateway sends the batch again, and the registry takes what it does not know. Runs on the event loop; the registry
-work runs in a thread with a connection of its own, so reports are stored during a landing.
+work runs in two threads with connections of their own, one for each direction, so reports are stored during a landing
+and do not wait for queries.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from bridge.batch import Batch
-from cloud.hub.device_updates.limits import QUERIES_MAX, REPORTS_AT_ONCE
+from cloud.hub.device_updates.limits import BATCHES_AT_ONCE, QUERIES_MAX
 from cloud.hub.device_updates.reading import has_reports, read_reports
+from cloud.hub.limits import TENANT_DEVICE_UPDATES_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateCount, UpdateFilter, UpdateKey
-from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -31,38 +32,50 @@ T = TypeVar("T")
 
 
 class DeviceUpdatesBusy(Exception):
-    """Too many requests wait, or the hub starts or stops; the request may be repeated in some seconds."""
+    """Too many requests wait; the request may be repeated in some seconds."""
 
 
-class _WaitingReports(NamedTuple):
-    reports: Sequence[DeviceUpdate]
+class _WaitingBatch(NamedTuple):
+    tenant: str
+    gateway: str
+    batch: Batch
     kept: Callable[[bool], None]
 
 
 class HubDeviceUpdates:
-    """Reports of the devices of all tenants. `open`, later `close`. Queries raise `RegistryError` and
-    `DeviceUpdatesBusy`."""
+    """Reports of the devices of all tenants. `open`, later `close`. Queries raise `RegistryError`,
+    `RegistryClosed` and `DeviceUpdatesBusy`."""
 
     def __init__(self, registry: sa.URL, now_us: Callable[[], int]) -> None:
         """`now_us`: UTC microseconds."""
-        self.trouble: str | None = None
-        """Reason why reports cannot be stored; None if they can."""
-        self._url = registry
+        self._fault: str | None = None
         self._now_us = now_us
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="device-updates")
-        self._database: Database | None = None
+        self._writer = RegistryThread("device-updates", registry)
+        self._reader = RegistryThread("device-updates-reading", registry, reading=True)
         self._updates: DeviceUpdates | None = None
-        self._waiting: deque[_WaitingReports] = deque()
+        """For the thread of the writer."""
+        self._waiting: deque[_WaitingBatch] = deque()
         self._arrived = asyncio.Event()
         self._asked = 0
         self._storing: asyncio.Task[None] | None = None
 
+    @property
+    def trouble(self) -> str | None:
+        """Reason why reports cannot be stored, or not all of them; None if they can."""
+        if self._fault is not None:
+            return self._fault
+        full = self._updates.full if self._updates is not None else []
+        if not full:
+            return None
+        return (
+            f"tenant {full[0]} has {TENANT_DEVICE_UPDATES_MAX} of them, the most that it may have: remove old artefacts"
+        )
+
     async def open(self) -> None:
         """Open the registry, and start to store reports. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        self._database = await loop.run_in_executor(self._executor, lambda: open_registry(self._url).database)
-        self._updates = DeviceUpdates(self._database)
-        self._storing = loop.create_task(self._store_all(), name="reports of devices")
+        await self._writer.open()
+        await self._reader.open()
+        self._storing = asyncio.get_running_loop().create_task(self._store_all(), name="reports of devices")
 
     async def close(self) -> None:
         """Close the registry; reports that are not stored come again. Idempotent."""
@@ -71,22 +84,17 @@ class HubDeviceUpdates:
             storing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await storing
-        database, self._database, self._updates = self._database, None, None
-        if database is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, database.close)
-        self._executor.shutdown(wait=False)
+        await self._reader.close()
+        await self._writer.close()
 
     # --- reports of gateways ----------------------------------------------------------------------------------------
 
     def handle_batch(self, tenant: str, gateway: str, batch: Batch, kept: Callable[[bool], None]) -> bool:
-        """Queue the reports in a batch; return False without any. `kept` is called later: with True when they are on
+        """Queue a batch with reports; return False without any. `kept` is called later: with True when they are on
         disk, with False when they cannot be stored now."""
         if not has_reports(batch):
             return False
-        reports = read_reports(tenant, gateway, batch, self._now_us())
-        if not reports:
-            return False
-        self._waiting.append(_WaitingReports(reports, kept))
+        self._waiting.append(_WaitingBatch(tenant, gateway, batch, kept))
         self._arrived.set()
         return True
 
@@ -103,48 +111,57 @@ class HubDeviceUpdates:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _ask(self, work: Callable[[DeviceUpdates], T]) -> T:
-        """Run a query on the registry's thread, within the limit of queries."""
+        """Run a query on the thread that reads, within the limit of queries."""
         if self._asked >= QUERIES_MAX:
             raise DeviceUpdatesBusy("the hub is overloaded; try again in some seconds")
         self._asked += 1
         try:
-            return await self._in_thread(work)
+            return await self._reader.run(lambda database: work(DeviceUpdates(database)))
         finally:
             self._asked -= 1
 
-    async def _in_thread(self, work: Callable[[DeviceUpdates], T]) -> T:
-        updates = self._updates
-        if updates is None:
-            raise DeviceUpdatesBusy("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, updates)
-
     async def _store_all(self) -> None:
-        """Store reports, as many as are there at once."""
+        """Store reports, those of some batches at once."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             while self._waiting:
-                together = [self._waiting.popleft()]
-                count = len(together[0].reports)
-                while self._waiting and count + len(self._waiting[0].reports) <= REPORTS_AT_ONCE:
-                    together.append(self._waiting.popleft())
-                    count += len(together[-1].reports)
-                kept = await self._store([report for each in together for report in each.reports])
-                for each in together:
-                    each.kept(kept)
+                together = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCHES_AT_ONCE))]
+                kept = await self._store(together)
+                if kept or len(together) == 1:
+                    self._answer(together, kept)
+                    continue
+                for each in together:  # one of them may be the reason
+                    self._answer([each], await self._store([each]))
 
-    async def _store(self, reports: Sequence[DeviceUpdate]) -> bool:
-        """Store reports; return False if they cannot be stored now."""
+    @staticmethod
+    def _answer(batches: Sequence[_WaitingBatch], kept: bool) -> None:
+        for each in batches:
+            try:
+                each.kept(kept)
+            except Exception:  # of one gateway: the others get their answers
+                log.exception("gateway %s: a batch with reports cannot be answered", each.gateway)
+
+    async def _store(self, batches: Sequence[_WaitingBatch]) -> bool:
+        """Store the reports of batches; return False if they cannot be stored now."""
+        now_us = self._now_us()
+
+        def work(database: Database) -> None:
+            updates = self._updates = self._updates or DeviceUpdates(database)
+            reports: list[DeviceUpdate] = []
+            for each in batches:
+                reports += read_reports(each.tenant, each.gateway, each.batch, now_us)
+            updates.record(reports)
+
         try:
-            await self._in_thread(lambda updates: updates.record(reports))
-        except (RegistryError, DeviceUpdatesBusy) as error:
-            if self.trouble is None:
+            await self._writer.run(work)
+        except (RegistryError, RegistryClosed) as error:
+            if self._fault is None:
                 log.warning("reports of devices about artefacts cannot be stored yet, retrying: %s", error)
-            self.trouble = str(error)
+            self._fault = str(error)
             return False
-        except Exception as error:  # an internal error must not end the task silently
-            log.exception("reports of devices about artefacts cannot be stored: internal error")
-            self.trouble = f"internal error: {type(error).__name__}"
-            return False
-        self.trouble = None
+        except Exception:  # an internal error must not end the task, nor hold up a gateway
+            log.exception("reports of devices about artefacts cannot be read: internal error")
+            return len(batches) == 1  # the messages are in the lake
+        self._fault = None
         return True

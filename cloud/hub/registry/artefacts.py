@@ -18,6 +18,7 @@ from cloud.hub.limits import (
     TENANT_IMAGE_BYTES_MAX,
 )
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_updates import forget_updates
 from cloud.hub.registry.schema import artefact_keys, artefact_names, artefacts
 
 
@@ -177,6 +178,10 @@ class RegisteredArtefacts:
         mine = (*_at(row), artefacts.c.stored_at.is_(None), artefacts.c.removing.is_(False))
         change = artefacts.update().where(*mine).values(image=image)
         return self._database.transaction(lambda tx: bool(tx.execute(change).rowcount))
+
+    def forget_reports(self, row: ArtefactRow) -> int:
+        """Delete some reports of devices about an artefact; return their number."""
+        return self._database.transaction(lambda tx: forget_updates(tx, row.tenant, row.name, row.version))
 
     def end_removal(self, row: ArtefactRow) -> None:
         """Delete the row of an artefact that is marked as removed."""

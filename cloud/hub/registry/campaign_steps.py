@@ -51,6 +51,21 @@ def _movable(record: CampaignRecord, now_us: int) -> sa.ColumnElement[bool]:
     )
 
 
+def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
+    """Return whether a campaign has a step to make."""
+    record = campaign_of(tx, campaign)
+    if record.closed:
+        return False
+    if record.ends_at is not None and record.ends_at <= now_us:
+        return True
+    if tx.execute(with_reports(campaign).where(_movable(record, now_us)).limit(1)).first() is not None:
+        return True
+    if record.state is not RolloutState.RUNNING:
+        return False
+    step = plan_campaign(record.wave, record.pace, counts_of(tx, campaign), ())
+    return bool(step.send or step.widen or (step.wave, step.state) != (record.wave, record.state))
+
+
 def advance_campaign(tx: sa.Connection, campaign: str, now_us: int) -> bool:
     record = campaign_of(tx, campaign)
     if record.closed:  # another hub was faster

@@ -27,7 +27,7 @@ from cloud.hub.registry.campaign_rows import (
     to_campaign,
     with_reports,
 )
-from cloud.hub.registry.campaign_steps import advance_campaign
+from cloud.hub.registry.campaign_steps import advance_campaign, has_step
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import append_events
 from cloud.hub.registry.schema import artefacts, campaign_members, campaigns
@@ -117,10 +117,14 @@ class Campaigns:
         `CampaignError`."""
         return self._change(campaign, (*GOING, RolloutState.DONE), RolloutState.ABORTED, now_us, check)
 
-    def due(self) -> list[str]:
-        """Return the campaigns to advance: all that offer something."""
+    def offering(self) -> list[str]:
+        """Return the campaigns that offer something, the oldest first."""
         query = sa.select(campaigns.c.id).where(campaigns.c.closed.is_(False)).order_by(campaigns.c.made_at)
         return self._database.transaction(lambda tx: list(tx.execute(query).scalars()))
+
+    def has_step(self, campaign: str, now_us: int) -> bool:
+        """Return whether there is a step to make; for a database that reads, too."""
+        return self._database.transaction(lambda tx: has_step(tx, campaign, now_us))
 
     def advance(self, campaign: str, now_us: int) -> bool:
         """Advance a campaign by one step; return whether there may be more to do now."""

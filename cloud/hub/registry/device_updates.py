@@ -1,17 +1,21 @@
 """Reports of devices about artefacts in the registry: the newest one of each device and version.
 
 Reports of one stream (an address of a store of a gateway) have sequences, and the higher one is newer. Others are
-compared by the time at which their gateway received them. So a report that is repeated, or that a backlog brings late,
-changes nothing. Times are UTC microseconds since 1970.
+compared by the time at which their gateway received them; of those, a report on the way does not replace a final one. A
+row remembers the sequences of the last streams, so a report that is repeated changes nothing, whatever the clocks say.
+Times are UTC microseconds since 1970.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 
+from bridge.artefacts.report import UpdateState
 from cloud.hub.limits import TENANT_DEVICE_UPDATES_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import PARAMETERS_MAX, artefacts, device_updates
@@ -40,11 +44,32 @@ class DeviceUpdate(NamedTuple):
     changed_at: int
     """Time at which the hub took it."""
 
-    def is_newer(self, other: DeviceUpdate) -> bool:
-        """Return whether this report is newer than another one of the same device and version."""
+    seen: str | None = None
+    """Highest sequences of the last streams, as JSON; None in reports that were just read."""
+
+    @property
+    def sequences(self) -> dict[str, int]:
+        """Highest sequence of each stream that the row remembers, the latest stream last."""
+        found: dict[str, int] = {} if self.seen is None else msgspec.json.decode(self.seen)
+        found[self.stream] = max(self.sequence, found.pop(self.stream, self.sequence))
+        return found
+
+    def after(self, report: DeviceUpdate) -> DeviceUpdate:
+        """Return the row after another report about the same device and version; the row itself if it is known."""
+        known = self.sequences
+        if report.sequence <= known.get(report.stream, -1):
+            return self
+        newest = report if self._is_older_than(report) else self
+        known.pop(report.stream, None)
+        kept = dict([*known.items(), (report.stream, report.sequence)][-STREAMS_REMEMBERED:])
+        return newest._replace(seen=msgspec.json.encode(kept).decode())
+
+    def _is_older_than(self, other: DeviceUpdate) -> bool:
         if self.stream == other.stream:
-            return self.sequence > other.sequence
-        return self.reported_at > other.reported_at
+            return other.sequence > self.sequence
+        if UpdateState(self.state).final and not UpdateState(other.state).final:
+            return False
+        return other.reported_at > self.reported_at
 
 
 class UpdateFilter(NamedTuple):
@@ -67,7 +92,13 @@ class UpdateCount(NamedTuple):
 
 
 UpdateKey = tuple[str, str, str]
-"""Artefact, version and device: the order of pages."""
+"""Artefact, version and device: the order of pages. Or tenant, artefact and version."""
+RECORDED_AT_ONCE: Final = 1_000
+"""Reports of one transaction: 100 ms of the registry on SQLite."""
+STREAMS_REMEMBERED: Final = 4
+"""Streams of which a row remembers the highest sequence: those of the last gateways of a device, at 50 bytes each."""
+FULL_S: Final = 60.0
+"""Time after which the rows of a tenant with too many are counted again: 4 000 000 take a second."""
 _ROW: Final = [device_updates.c[name] for name in DeviceUpdate._fields]
 _ORDER: Final = (device_updates.c.name, device_updates.c.version, device_updates.c.device)
 
@@ -80,24 +111,45 @@ class DeviceUpdates:
         self._database = database
         self._counts: dict[str, int] = {}
         """Rows by tenant, as far as this process knows: others add some too."""
+        self._full_until: dict[str, float] = {}
+        """Monotonic times until which tenants get no new rows."""
 
-    def record(self, reports: Iterable[DeviceUpdate]) -> int:
-        """Record reports; return how many changed a row. Those about artefacts that the hub does not have, and those of
-        new devices beyond `TENANT_DEVICE_UPDATES_MAX`, are left to the lake."""
+    @property
+    def full(self) -> list[str]:
+        """Tenants with as many rows as they may have."""
+        now = time.monotonic()
+        return [tenant for tenant, until in self._full_until.items() if now < until]
+
+    def record(self, reports: Sequence[DeviceUpdate]) -> int:
+        """Record reports, a transaction for each `RECORDED_AT_ONCE`; return how many changed a row. Those about
+        artefacts that the hub does not have, and those of new devices beyond `TENANT_DEVICE_UPDATES_MAX`, are left to
+        the lake."""
+        ordered = sorted(reports, key=lambda each: each[:4])
+        parts = (ordered[start : start + RECORDED_AT_ONCE] for start in range(0, len(ordered), RECORDED_AT_ONCE))
+        return sum([self._record_part(part) for part in parts])
+
+    def _record_part(self, reports: Sequence[DeviceUpdate]) -> int:
         groups: dict[UpdateKey, list[DeviceUpdate]] = {}
-        for each in sorted(reports, key=lambda one: one[:4]):
+        for each in reports:
             groups.setdefault((each.tenant, each.name, each.version), []).append(each)
+        counts: dict[str, int] = {}
 
         def work(tx: sa.Connection) -> int:
-            return sum([self._record_group(tx, *key, some) for key, some in groups.items()])
+            counts.clear()
+            known = _known_artefacts(tx, groups)
+            return sum([self._record_group(tx, *key, some, counts) for key, some in groups.items() if key in known])
 
-        return self._database.transaction(work)
+        changed = self._database.transaction(work)
+        self._counts.update(counts)
+        until = time.monotonic() + FULL_S
+        self._full_until.update((tenant, until) for tenant, n in counts.items() if n >= TENANT_DEVICE_UPDATES_MAX)
+        return changed
 
     def page(self, wanted: UpdateFilter, after: UpdateKey | None, limit: int) -> list[DeviceUpdate]:
         """Return reports by artefact, version and device, behind `after`."""
         query = sa.select(*_ROW).where(*_conditions(wanted))
         if after is not None:
-            query = query.where(sa.tuple_(*_ORDER) > sa.tuple_(*after))
+            query = query.where(sa.tuple_(*_ORDER) > sa.tuple_(*map(_typed, _ORDER, after)))
         query = query.order_by(*_ORDER).limit(limit)
         return self._database.transaction(lambda tx: [DeviceUpdate(*row) for row in tx.execute(query)])
 
@@ -110,39 +162,75 @@ class DeviceUpdates:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _record_group(
-        self, tx: sa.Connection, tenant: str, name: str, version: str, reports: Sequence[DeviceUpdate]
+        self,
+        tx: sa.Connection,
+        tenant: str,
+        name: str,
+        version: str,
+        reports: Sequence[DeviceUpdate],
+        counts: dict[str, int],
     ) -> int:
-        """Record reports about one version of an artefact."""
-        known = (artefacts.c.tenant == tenant, artefacts.c.name == name, artefacts.c.version == version)
-        if tx.execute(sa.select(artefacts.c.name).where(*known)).first() is None:
-            return 0
-        newest: dict[str, DeviceUpdate] = {}
+        """Record reports about one version of an artefact. `counts`: rows by tenant after the transaction."""
+        there = {each.device: each for each in _find(tx, tenant, name, version, [each.device for each in reports])}
+        after = dict(there)
         for each in reports:
-            before = newest.get(each.device)
-            if before is None or each.is_newer(before):
-                newest[each.device] = each
-        there = {each.device: each for each in _find(tx, tenant, name, version, list(newest))}
-        changed = [each for each in newest.values() if each.device in there and each.is_newer(there[each.device])]
-        added = self._fitting(tx, tenant, [each for each in newest.values() if each.device not in there])
+            before = after.get(each.device)
+            after[each.device] = each if before is None else before.after(each)
+        added = self._fitting(tx, tenant, [row for device, row in after.items() if device not in there], counts)
         if added:
             tx.execute(device_updates.insert(), [each._asdict() for each in added])
+        changed = [row for device, row in after.items() if device in there and row is not there[device]]
         for each in changed:
             mine = [device_updates.c[column] == getattr(each, column) for column in DeviceUpdate._fields[:4]]
             values: dict[str, Any] = {column: getattr(each, column) for column in DeviceUpdate._fields[4:]}
             tx.execute(device_updates.update().where(*mine).values(values))
-        return len(added) + len(changed)
+        return len(added) + sum(row[4:11] != there[row.device][4:11] for row in changed)
 
-    def _fitting(self, tx: sa.Connection, tenant: str, added: list[DeviceUpdate]) -> list[DeviceUpdate]:
+    def _fitting(
+        self, tx: sa.Connection, tenant: str, added: list[DeviceUpdate], counts: dict[str, int]
+    ) -> list[DeviceUpdate]:
         """Return the new rows for which there is room."""
-        if not added:
-            return added
-        count = self._counts.get(tenant)
+        if not added or tenant in self.full:
+            return []
+        count = counts.get(tenant, self._counts.get(tenant))
         if count is None or count + len(added) > TENANT_DEVICE_UPDATES_MAX:
             counting = sa.select(sa.func.count()).select_from(device_updates).where(device_updates.c.tenant == tenant)
-            count = tx.execute(counting).scalar_one()
+            count = int(tx.execute(counting).scalar_one())
         kept = added[: max(0, TENANT_DEVICE_UPDATES_MAX - count)]
-        self._counts[tenant] = count + len(kept)
+        counts[tenant] = count + len(kept)
+        if len(kept) < len(added):
+            counts[tenant] = TENANT_DEVICE_UPDATES_MAX
         return kept
+
+
+def forget_updates(tx: sa.Connection, tenant: str, name: str, version: str) -> int:
+    """Delete some reports about a version; return their number."""
+    mine = (device_updates.c.tenant == tenant, device_updates.c.name == name, device_updates.c.version == version)
+    names = list(tx.execute(sa.select(device_updates.c.device).where(*mine).limit(_NAMES_AT_ONCE)).scalars())
+    if names:
+        tx.execute(device_updates.delete().where(*mine, device_updates.c.device.in_(names)))
+    return len(names)
+
+
+def _typed(column: sa.Column[Any], value: str) -> sa.BindParameter[Any]:
+    """Return a value in the encoding of its column."""
+    return sa.literal(value, column.type)
+
+
+def _known_artefacts(tx: sa.Connection, keys: Iterable[UpdateKey]) -> set[UpdateKey]:
+    """Return which of these versions the hub has, by tenant, name and version."""
+    names: dict[str, set[str]] = {}
+    for tenant, name, _ in keys:
+        names.setdefault(tenant, set()).add(name)
+    found: set[UpdateKey] = set()
+    for tenant, some in names.items():
+        ordered = sorted(some)
+        for start in range(0, len(ordered), _NAMES_AT_ONCE):
+            part = artefacts.c.name.in_(ordered[start : start + _NAMES_AT_ONCE])
+            query = sa.select(artefacts.c.tenant, artefacts.c.name, artefacts.c.version)
+            rows = tx.execute(query.where(artefacts.c.tenant == tenant, part))
+            found.update((row[0], row[1], row[2]) for row in rows)
+    return found
 
 
 def _conditions(wanted: UpdateFilter) -> list[sa.ColumnElement[bool]]:

@@ -602,7 +602,9 @@ device_updates = sa.Table(
     sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("reported_at", sa.BigInteger, nullable=False),
     sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Column("seen", sa.Text, nullable=True),
     sa.Index("device_updates_by_device", "tenant", "device"),
+    sa.Index("device_updates_by_state", "tenant", "state", "name", "version", "device"),
 )
 campaigns = sa.Table(
     "campaigns",

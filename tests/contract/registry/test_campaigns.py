@@ -13,7 +13,7 @@ from bridge.artefacts.report import UpdateState
 from bridge.device_pages import OfferedUpdate
 from cloud.hub.campaign import CampaignPace
 from cloud.hub.campaigns import starting
-from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, start_campaign
+from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, find_devices, start_campaign
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry import campaign_steps as steps
 from cloud.hub.registry import campaigns as module
@@ -70,12 +70,13 @@ class Site:
             tenant="acme", name="blinker", version=version, target=target, waves=waves, pace=pace, made_by="anna",
             note="", **given,
         )  # fmt: skip
-        return start_campaign(self.database, draft, self.now * S).id
+        labelled = find_devices(self.database, draft)
+        return start_campaign(self.database, draft, labelled, self.now * S).id
 
     def run(self, campaign: str, seconds: int = 0) -> CampaignRecord:
         """Let time pass, and advance a campaign as far as it goes."""
         self.now += seconds
-        for _ in range(3):  # as some looks of a hub
+        while self.campaigns.has_step(campaign, self.now * S):  # as the looks of a hub
             while self.campaigns.advance(campaign, self.now * S):
                 pass
         return self.campaigns.get(campaign)
@@ -197,7 +198,7 @@ def test_stop_withdraws_all_offers(site: Site) -> None:
     for change in (site.campaigns.stop, site.campaigns.resume, site.campaigns.pause):
         with pytest.raises(CampaignError):
             change(campaign, site.now * S)
-    assert not site.campaigns.due()
+    assert not site.campaigns.offering()
     site.start()
 
 
@@ -396,6 +397,7 @@ def test_repeated_steps_change_nothing(site: Site) -> None:
     site.offers()
     pages = site.hall.pages
     for _ in range(3):
+        assert not site.campaigns.has_step(campaign, site.now * S)
         assert not site.campaigns.advance(campaign, site.now * S)
     site.offers()
     assert site.hall.pages == pages

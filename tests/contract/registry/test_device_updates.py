@@ -64,9 +64,52 @@ def test_repeated_report_changes_nothing(updates: DeviceUpdates) -> None:
 def test_reports_of_different_gateways_are_ordered_by_time(updates: DeviceUpdates) -> None:
     updates.record([report(9, reported_at=50)])
     assert updates.record([report(1, "installed", stream="b", gateway="roof", reported_at=50)]) == 0
-    assert updates.record([report(1, "installed", stream="b", gateway="roof", reported_at=51)]) == 1
+    assert updates.record([report(2, "installed", stream="b", gateway="roof", reported_at=51)]) == 1
     assert updates.page(ACME, None, 1)[0].gateway == "roof"
     assert updates.record([report(8, "rolled-back", reported_at=49)]) == 0
+
+
+def test_repeated_report_changes_nothing_whatever_the_clocks_say(updates: DeviceUpdates) -> None:
+    """The clock of the first gateway is ahead, so its report gets the time of the hub at each repetition."""
+    ahead = report(1, "downloading", reported_at=10)
+    updates.record([ahead])
+    updates.record([report(1, "verified", stream="b", reported_at=15)])
+    assert updates.record([ahead._replace(reported_at=16)]) == 0
+    late = report(5, "downloading", stream="c", reported_at=1)
+    assert updates.record([late]) == 0
+    assert updates.record([late._replace(reported_at=99)]) == 0, "it was seen, and was older"
+    assert updates.page(ACME, None, 1)[0].state == "verified"
+
+
+def test_report_on_the_way_does_not_replace_a_final_one_of_another_gateway(updates: DeviceUpdates) -> None:
+    updates.record([report(1, "installed", reported_at=10)])
+    assert updates.record([report(1, "downloading", stream="b", reported_at=70)]) == 0
+    assert updates.record([report(2, "healthy", stream="b", reported_at=71)]) == 1
+    assert updates.record([report(2, "downloading", reported_at=5)]) == 0
+
+
+def test_names_with_backslashes_follow_each_other(updates: DeviceUpdates) -> None:
+    names = ["a\\1", "a\\b", "a\\z", "b"]
+    updates.record([report(device=name) for name in names])
+    found, after = [], None
+    while rows := updates.page(ACME, after, 1):
+        found.append(rows[0].device)
+        after = rows[0].name, rows[0].version, rows[0].device
+        assert len(found) <= len(names)
+    assert sorted(found) == sorted(names)
+
+
+def test_reports_end_with_the_artefact(updates: DeviceUpdates, place: Place) -> None:
+    updates.record(
+        [report(device=f"pump-{i}", version=version) for i in range(1_200) for version in ("1.2.0", "1.3.0")]
+    )
+    with contextlib.closing(open_registry(place.url).database) as database:
+        artefacts = RegisteredArtefacts(database)
+        row = artefacts.begin_removal("acme", "blinker", "1.2.0")
+        while artefacts.forget_reports(row):
+            pass
+        artefacts.end_removal(row)
+    assert [each.devices for each in updates.counts(ACME)] == [1_200]
 
 
 def test_reports_about_unknown_artefacts_are_not_kept(updates: DeviceUpdates) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from bridge.batch import Batch
 from bridge.message import AMQP, Run
+from bridge.publisher import publisher_name
 from cloud.hub.batch_news import hear_all
 from cloud.hub.device_updates.limits import REASON_CHARACTERS_MAX, REPORT_BYTES_MAX
 from cloud.hub.device_updates.reading import has_reports, read_reports
 from cloud.hub.registry.device_updates import DeviceUpdate
+from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.message.translation import amqp_from_run
 from tests.support.artefact_reports import ADDRESS, batch, body, event, run
 
@@ -23,7 +25,7 @@ def test_report_is_read_over_mqtt_and_amqp() -> None:
     assert found[:6] == ("acme", "blinker", "1.2.0", "pump-1", "installed", "")
     assert (found.gateway, found.sequence, found.reported_at, found.changed_at) == ("hall", 1, 5, 9)
     message = amqp_from_run(run(), 0)
-    assert reports(Run(ADDRESS, "x", AMQP | 1, b"", [message], 5_000)) == [found]
+    assert reports(Run(ADDRESS, "pump-1", AMQP | 1, b"", [message], 5_000)) == [found]
     assert has_reports(batch(run()))
 
 
@@ -39,6 +41,10 @@ def test_event_of_a_hono_device_is_read_with_its_tenant() -> None:
     "other",
     [
         run("plant/pump-2/artefact-report"),
+        run("plant/evil/pump-1/artefact-report", device="evil"),
+        run(device="evil"),
+        run(device=publisher_name("evil", "pump-1")),
+        run(device=publisher_name("hall-2", "hall-2", relay=True)),
         run("artefact-report"),
         run("plant/pump-1/artefact-report/x"),
         run(content=b"{"),
@@ -50,11 +56,28 @@ def test_event_of_a_hono_device_is_read_with_its_tenant() -> None:
         run(content=body(version="")),
         run(content=body(version="1\x00")),
         run(content=body(reason="x" * REPORT_BYTES_MAX)),
-        Run(ADDRESS, "x", AMQP | 1, b"", [b"\x00\x53"], 5),
+        Run(ADDRESS, "pump-1", AMQP | 1, b"", [b"\x00\x53"], 5),
     ],
 )
 def test_other_messages_are_ignored(other: Run) -> None:
     assert reports(other) == []
+
+
+def test_client_of_the_device_and_relayed_report() -> None:
+    """A relay names the device in the origin of each message."""
+    assert len(reports(run(device=publisher_name("pump-1", "client-7")))) == 1
+    names = (("x-opt-waypost-gateway", "mill"), ("x-opt-waypost-epoch", "f"), ("x-opt-waypost-address", ADDRESS))
+    for device, count in (("pump-1", 1), ("evil", 0)):
+        origin = (*names, ("x-opt-waypost-sequence", "7"), ("x-opt-waypost-device", device))
+        relayed = run(device=publisher_name("mill", "mill", relay=True))
+        relayed.properties = encode_run(Properties(user_property=origin))
+        assert len(reports(relayed)) == count
+
+
+def test_newest_report_of_a_stream_is_enough() -> None:
+    some = [run(content=body(reason=str(number))) for number in range(50)]
+    (found,) = reports(*some)
+    assert (found.reason, found.sequence) == ("49", 50)
 
 
 def test_reason_is_one_line_of_limited_length() -> None:
@@ -64,7 +87,8 @@ def test_reason_is_one_line_of_limited_length() -> None:
 
 
 def test_clock_that_is_ahead_or_unknown_counts_as_now() -> None:
-    assert [each.reported_at for each in reports(run(at=9_000_000), run(at=0), now_us=20)] == [20, 20]
+    for at in (9_000_000, 0):
+        assert [each.reported_at for each in reports(run(at=at), now_us=20)] == [20]
 
 
 def test_streams_differ_by_gateway_store_and_address() -> None:

@@ -6,16 +6,20 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from cloud.hub.device_updates import service as module
+from cloud.hub.device_updates.reading import read_reports
 from cloud.hub.device_updates.service import DeviceUpdatesBusy, HubDeviceUpdates
+from cloud.hub.registry import device_updates as registry
 from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
 from cloud.hub.registry.device_updates import UpdateFilter
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry_thread import RegistryClosed
 from tests.support.artefact_reports import batch, body, event, run
 
 ALL = UpdateFilter("acme")
@@ -67,7 +71,9 @@ def test_batch_is_answered_when_its_reports_are_on_disk(url: sa.URL) -> None:
     async def work(service: HubDeviceUpdates, answers: Answers) -> None:
         assert not service.handle_batch("acme", "hall", batch(run("plant/t", b"21")), answers.add)
         assert not service.handle_batch("acme", "hall", batch(event(kind="text/plain")), answers.add)
-        some = batch(*(run(f"plant/{name}/artefact-report", body(name)) for name in ("a", "b")))
+        assert service.handle_batch("acme", "hall", batch(run(content=b"{")), answers.add)
+        assert await answers.next(), "nothing to store"
+        some = batch(*(run(f"plant/{name}/artefact-report", body(name), device=name) for name in ("a", "b")))
         for _ in range(2):
             assert service.handle_batch("acme", "hall", some, answers.add)
         assert await answers.next()
@@ -101,25 +107,44 @@ def test_more_queries_than_allowed_are_refused(url: sa.URL, monkeypatch: pytest.
         assert first == []
         assert isinstance(second, DeviceUpdatesBusy)
         await service.close()
-        with pytest.raises(DeviceUpdatesBusy):
+        with pytest.raises(RegistryClosed):
             await service.counts(ALL)
 
     with_service(url, work)
 
 
-def test_one_transaction_has_a_limited_number_of_reports(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPORTS_AT_ONCE", 2)
+def test_fault_of_one_batch_does_not_hold_up_others(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch with an internal error is answered, as its messages are in the lake."""
+
+    def read(tenant: str, gateway: str, *given: Any) -> Any:
+        if gateway == "wrong":
+            raise ValueError("internal")
+        return read_reports(tenant, gateway, *given)
+
+    monkeypatch.setattr(module, "read_reports", read)
 
     async def work(service: HubDeviceUpdates, answers: Answers) -> None:
-        sizes: list[int] = []
-        updates = service._updates
-        assert updates is not None
-        record = updates.record
-        monkeypatch.setattr(updates, "record", lambda some: sizes.append(len(some)) or record(some))
-        for number in range(5):
-            name = f"pump-{number}"
-            service.handle_batch("acme", "hall", batch(run(f"p/{name}/artefact-report", body(name))), answers.add)
-        assert all([await answers.next() for _ in range(5)])
-        assert sizes == [2, 2, 1]
+        def refuse(_kept: bool) -> None:
+            raise ValueError("its connection is gone")
+
+        service.handle_batch("acme", "gone", batch(run("p/x/artefact-report", body("x"), device="x")), refuse)
+        service.handle_batch("acme", "wrong", batch(run()), answers.add)
+        service.handle_batch("acme", "hall", batch(run()), answers.add)
+        assert [await answers.next(), await answers.next()] == [True, True]
+        assert len(await service.page(ALL, None, 9)) == 2
+        assert service.trouble is None
+
+    with_service(url, work)
+
+
+def test_full_tenant_is_a_problem(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TENANT_DEVICE_UPDATES_MAX", 1)
+
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        for name in ("a", "b"):
+            some = batch(run(f"p/{name}/artefact-report", body(name), device=name))
+            service.handle_batch("acme", "hall", some, answers.add)
+        assert [await answers.next(), await answers.next()] == [True, True]
+        assert "acme" in str(service.trouble)
 
     with_service(url, work)
