@@ -200,12 +200,14 @@ class _LocalArtefacts:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the service. Raises CommandError."""
         from cloud.hub.artefacts.service import ArtefactIncomplete, ArtefactsBusy, StoreFailed
-        from cloud.hub.registry.artefacts import ArtefactExists, ArtefactsFull, UnknownArtefact
+        from cloud.hub.registry.artefacts import ArtefactExists, ArtefactInUse, ArtefactsFull, UnknownArtefact
 
         try:
             return self._runner.run(work)
         except UnknownArtefact as error:
             raise CommandError(f"no artefact {error}", "list them: waypost artefact list", error="not-found") from None
+        except ArtefactInUse as error:
+            raise CommandError(str(error), "stop it first: waypost campaign stop", error="conflict") from None
         except (ArtefactExists, ArtefactIncomplete) as error:
             raise CommandError(str(error), error="conflict") from None
         except ArtefactsFull as error:

@@ -42,8 +42,10 @@ OFFERED: Final = frozenset(
 """Phases in which gateways hold the version for a device."""
 WITHHELD: Final = frozenset((MemberPhase.FAILED, MemberPhase.LEFT_OUT))
 """Phases in which gateways hold it for the reports of a device, and do not let the device fetch it."""
-_GOES_ON: Final = (MemberPhase.DONE, MemberPhase.SUPERSEDED, MemberPhase.LEFT_OUT, MemberPhase.FORGOTTEN)
+_GOES_ON: Final = (MemberPhase.DONE, MemberPhase.LEFT_OUT)
 """Phases of which one lets the next wave start."""
+_GONE: Final = (MemberPhase.SUPERSEDED, MemberPhase.FORGOTTEN)
+"""Phases of devices that the campaign does not reach any more."""
 _PROGRESS: Final = frozenset((UpdateState.DOWNLOADING, UpdateState.VERIFIED))
 
 
@@ -147,31 +149,44 @@ def plan_campaign(
     pace: CampaignPace,
     counts: Mapping[int, Mapping[MemberPhase, int]],
     failures: Sequence[str],
+    *,
+    done: bool = False,
 ) -> CampaignStep:
     """Return the next step of a running campaign. `counts`: members by wave and phase; `failures`: the first failed
-    devices with their reasons."""
+    devices with their reasons.
+
+    `done`: it has reached its end. Its offers stay, and devices that were away take them later: failures halt it too.
+    """
     mine = Counter(counts.get(wave, {}))
     if sum(each.get(MemberPhase.FAILED, 0) for each in counts.values()) > pace.failures_max:
         return CampaignStep(wave, RolloutState.HALTED, "; ".join(failures))
-    if mine[MemberPhase.WAITING]:
-        return CampaignStep(wave, RolloutState.RUNNING, send=True)
-    settled = sum(mine[phase] for phase in SETTLED)
-    if settled * 100 < pace.enough_percent * mine.total():
-        return CampaignStep(wave, RolloutState.RUNNING)
-    later = sum(sum(each.values()) for number, each in counts.items() if number > wave)
+    if done:
+        return CampaignStep(wave, RolloutState.DONE)
+    waiting, settled = bool(mine[MemberPhase.WAITING]), sum(mine[phase] for phase in SETTLED)
+    if waiting or settled * 100 < pace.enough_percent * mine.total():
+        return CampaignStep(wave, RolloutState.RUNNING, send=waiting)
+    later = {
+        number: each[MemberPhase.WAITING]
+        for number, each in counts.items()
+        if number > wave and each.get(MemberPhase.WAITING)
+    }
     if not any(mine[phase] for phase in _GOES_ON):
-        return _plan_without_success(wave, mine, later)
+        return _plan_without_success(wave, mine, sum(later.values()))
     if not later:
         return CampaignStep(wave, RolloutState.DONE)
-    following = min(number for number in counts if number > wave)
-    return CampaignStep(following, RolloutState.RUNNING, send=True)
+    return CampaignStep(min(later), RolloutState.RUNNING, send=True)
 
 
 def _plan_without_success(wave: int, mine: Counter[MemberPhase], later: int) -> CampaignStep:
-    """Return the step after a wave in which no device took the version: halt, or ask others if all are away."""
+    """Return the step after a wave in which no device took the version: halt, or ask others if all are away.
+
+    `later`: devices of later waves that wait.
+    """
     if mine[MemberPhase.FAILED]:
         why = f"no device of wave {wave + 1} took the version: {count_phases(mine)}"
         return CampaignStep(wave, RolloutState.HALTED, why)
+    if not later and sum(mine[phase] for phase in _GONE) == mine.total():
+        return CampaignStep(wave, RolloutState.DONE)
     return CampaignStep(wave, RolloutState.RUNNING, widen=min(later, mine.total()))
 
 

@@ -273,6 +273,12 @@ class ArtefactPart(ResourcePart, frozen=True, kw_only=True):
         """Name and version."""
         return self.name, self.version
 
+    def names(self, device: str) -> bool:
+        """Return whether a device may have it."""
+        return not self.devices or any(
+            device.startswith(each[:-1]) if each.endswith("*") else device == each for each in self.devices
+        )
+
 
 class ArtefactsSpec(ResourcePart, frozen=True, kw_only=True):
     """Software for devices that the gateway fetches from its hub, verifies and holds."""

@@ -51,6 +51,7 @@ from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.artefacts import (
     FIRST_PLACE,
     ArtefactExists,
+    ArtefactInUse,
     ArtefactPlace,
     ArtefactRow,
     ArtefactsFull,
@@ -94,6 +95,9 @@ answered: Final = answering(
         ).response(),
         ArtefactIncomplete: lambda why: RequestRefused(
             409, str(why), next_step="look what is missing, and upload it"
+        ).response(),
+        ArtefactInUse: lambda why: RequestRefused(
+            409, str(why), next_step="stop the campaign first: waypost campaign stop"
         ).response(),
         ArtefactsFull: lambda why: RequestRefused(403, str(why), next_step="remove artefacts or keys").response(),
         UnknownArtefact: lambda why: RequestRefused(404, f"no artefact {why}").response(),

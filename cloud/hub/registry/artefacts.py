@@ -19,7 +19,7 @@ from cloud.hub.limits import (
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_updates import forget_updates
-from cloud.hub.registry.schema import artefact_keys, artefact_names, artefacts
+from cloud.hub.registry.schema import artefact_keys, artefact_names, artefacts, campaigns
 
 
 class ArtefactExists(Exception):
@@ -28,6 +28,10 @@ class ArtefactExists(Exception):
 
 class ArtefactsFull(Exception):
     """A limit of the tenant is reached; the message says which."""
+
+
+class ArtefactInUse(Exception):
+    """A campaign offers the artefact. The message says which."""
 
 
 class UnknownArtefact(LookupError):
@@ -156,12 +160,16 @@ class RegisteredArtefacts:
         return self._database.transaction(work)
 
     def begin_removal(self, tenant: str, name: str, version: str) -> ArtefactRow:
-        """Mark an artefact as removed, and return it. Raises `UnknownArtefact`."""
+        """Mark an artefact as removed, and return it. Raises `UnknownArtefact`, `ArtefactInUse`."""
 
         def work(tx: sa.Connection) -> ArtefactRow:
             found = _find(tx, tenant, name, version)
             if found is None:
                 raise UnknownArtefact(f"{name} {version}")
+            mine = (campaigns.c.tenant == tenant, campaigns.c.name == name, campaigns.c.version == version)
+            offering = sa.select(campaigns.c.id).where(*mine, campaigns.c.closed.is_(False)).limit(1)
+            if (campaign := tx.execute(offering).scalar()) is not None:
+                raise ArtefactInUse(f"campaign {campaign} offers {name} {version}")
             tx.execute(artefacts.update().where(*_at(found)).values(removing=True))
             return found._replace(removing=True)
 

@@ -29,6 +29,8 @@ MOVED_AT_ONCE: Final = 1_000
 SENT_AT_ONCE: Final = 500
 """Members that one transaction offers the version."""
 _FAILURES_SHOWN: Final = 3
+_PLANNED: Final = (RolloutState.RUNNING, RolloutState.DONE)
+"""States in which a campaign has a next step: failures halt it also when it is done."""
 
 
 def _movable(record: CampaignRecord, now_us: int) -> sa.ColumnElement[bool]:
@@ -60,9 +62,9 @@ def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
         return True
     if tx.execute(with_reports(campaign).where(_movable(record, now_us)).limit(1)).first() is not None:
         return True
-    if record.state is not RolloutState.RUNNING:
+    if record.state not in _PLANNED:
         return False
-    step = plan_campaign(record.wave, record.pace, counts_of(tx, campaign), ())
+    step = plan_campaign(record.wave, record.pace, counts_of(tx, campaign), (), done=record.state is RolloutState.DONE)
     return bool(step.send or step.widen or (step.wave, step.state) != (record.wave, record.state))
 
 
@@ -76,12 +78,12 @@ def advance_campaign(tx: sa.Connection, campaign: str, now_us: int) -> bool:
         return False
     if _move_members(tx, record, now_us):
         return True
-    if record.state is not RolloutState.RUNNING:
+    if record.state not in _PLANNED:
         return False
-    step = plan_campaign(record.wave, record.pace, counts_of(tx, campaign), _failures(tx, campaign))
+    done, counts = record.state is RolloutState.DONE, counts_of(tx, campaign)
+    step = plan_campaign(record.wave, record.pace, counts, _failures(tx, campaign), done=done)
     if step.widen:
-        _widen(tx, record, step.widen)
-        return True
+        return _widen(tx, record, step.widen)
     if (step.wave, step.state) != (record.wave, record.state):
         record = _set_step(tx, record, step, now_us)
     return step.send and _send(tx, record, now_us)
@@ -95,8 +97,8 @@ def _move_members(tx: sa.Connection, record: CampaignRecord, now_us: int) -> boo
     changed = [after for row, after in zip(rows, moved, strict=True) if after != row.member]
     update_members(tx, record.id, changed)
     failed = [each.device for each in changed if each.phase is MemberPhase.FAILED]
-    if failed:  # what failed is withheld
-        mark_offers(tx, record.devices_of, failed)
+    for start in range(0, len(failed), SENT_AT_ONCE):  # what failed is withheld
+        mark_offers(tx, record.devices_of, failed[start : start + SENT_AT_ONCE])
     return len(rows) >= MOVED_AT_ONCE and bool(changed)
 
 
@@ -107,8 +109,8 @@ def _failures(tx: sa.Connection, campaign: str) -> list[str]:
     return [f"device {device}: {why}" for device, why in tx.execute(ordered)]
 
 
-def _widen(tx: sa.Connection, record: CampaignRecord, count: int) -> None:
-    """Take some devices of the next waves into the current one."""
+def _widen(tx: sa.Connection, record: CampaignRecord, count: int) -> bool:
+    """Take some devices of the next waves into the current one; return whether there were some."""
     later = (campaign_members.c.campaign == record.id, campaign_members.c.wave > record.wave)
     waiting = campaign_members.c.phase == MemberPhase.WAITING.value
     query = sa.select(campaign_members.c.device).where(*later, waiting)
@@ -117,6 +119,7 @@ def _widen(tx: sa.Connection, record: CampaignRecord, count: int) -> None:
     for start in range(0, len(names), SENT_AT_ONCE):
         part = campaign_members.c.device.in_(names[start : start + SENT_AT_ONCE])
         tx.execute(campaign_members.update().where(mine, part).values(wave=record.wave))
+    return bool(names)
 
 
 def _set_step(tx: sa.Connection, record: CampaignRecord, step: CampaignStep, now_us: int) -> CampaignRecord:

@@ -67,8 +67,9 @@ class DeviceUpdate(NamedTuple):
     def _is_older_than(self, other: DeviceUpdate) -> bool:
         if self.stream == other.stream:
             return other.sequence > self.sequence
-        if UpdateState(self.state).final and not UpdateState(other.state).final:
-            return False
+        mine, theirs = UpdateState(self.state).final, UpdateState(other.state).final
+        if mine != theirs:  # clocks of gateways differ, and a final report is the last one about a version
+            return theirs
         return other.reported_at > self.reported_at
 
 
@@ -228,7 +229,8 @@ def _known_artefacts(tx: sa.Connection, keys: Iterable[UpdateKey]) -> set[Update
         for start in range(0, len(ordered), _NAMES_AT_ONCE):
             part = artefacts.c.name.in_(ordered[start : start + _NAMES_AT_ONCE])
             query = sa.select(artefacts.c.tenant, artefacts.c.name, artefacts.c.version)
-            rows = tx.execute(query.where(artefacts.c.tenant == tenant, part))
+            there = artefacts.c.removing.is_(False)  # its reports are being deleted
+            rows = tx.execute(query.where(artefacts.c.tenant == tenant, part, there))
             found.update((row[0], row[1], row[2]) for row in rows)
     return found
 

@@ -45,11 +45,15 @@ def with_offers(configured: ArtefactsSpec, offers: Iterable[tuple[str, OfferedUp
             parts[key] = ArtefactPart(name=key[0], version=key[1], devices=devices)
         elif known.devices:
             parts[key] = msgspec.structs.replace(known, devices=(*known.devices, *devices))
-    own = {each.key for each in configured.artefacts}
+    own = {each.key: each for each in configured.artefacts}
+    held_back = {
+        key: {each for each in devices if key not in own or not own[key].names(each)}
+        for key, devices in withheld.items()
+    }
     kept = list(parts.values())[:ARTEFACTS_MAX]
     return OfferedSpec(
         msgspec.structs.replace(configured, artefacts=tuple(kept)),
         {key: frozenset(devices) for key, devices in offered.items()},
-        {key: frozenset(devices) for key, devices in withheld.items() if key not in own},
+        {key: frozenset(devices) for key, devices in held_back.items() if devices},
         len(parts) - len(kept),
     )

@@ -75,7 +75,7 @@ class ArtefactServing:
         spec, known = self._keeper.spec, self._keeper.known
         for wanted in spec.artefacts if spec is not None else ():
             found = known.get(wanted.key)
-            if found is None or not _names(found.wanted.devices, device):
+            if found is None or not found.wanted.names(device):
                 continue
             if not self._keeper.is_withheld(wanted.key, device):
                 yield found
@@ -131,7 +131,7 @@ class ArtefactServing:
         numbers = {each.wanted.key: each.number for each in self.of_device(device)}
         spec = self._keeper.spec
         parts = spec.artefacts if spec is not None else ()
-        wanted = {each.key for each in parts if _names(each.devices, device)}
+        wanted = {each.key for each in parts if each.names(device)}
         for each in known.reports:
             key = each.name, each.version
             gone = numbers[key] != each.number if key in numbers else key not in wanted
@@ -280,13 +280,6 @@ def refusal_of(artefact: HeldArtefact, board: str | None, installed: str | None)
     except ArtefactRefused as why:
         return why
     return None
-
-
-def _names(patterns: tuple[str, ...], device: str) -> bool:
-    """Return whether one of the patterns names a device; no pattern names all."""
-    return not patterns or any(
-        device.startswith(each[:-1]) if each.endswith("*") else device == each for each in patterns
-    )
 
 
 def _fetched_again(artefact: HeldArtefact) -> RequestRefused:

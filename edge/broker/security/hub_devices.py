@@ -167,8 +167,13 @@ class HubDevices:
         return identity_of(tenant, device, self._index.owner, self._hono_tenant)
 
     def offers(self) -> Iterator[tuple[str, OfferedUpdate]]:
-        """Yield the offers of devices that are let in, each with the name of its device in messages."""
+        """Yield the offers of devices that are let in, each with the name of its device in messages.
+
+        With Hono's device API only devices of its tenant can fetch: another tenant may have a device of the same name.
+        """
         for tenant, entries in self._index.entries.items():
+            if self._hono_tenant and tenant != self._hono_tenant:
+                continue
             for device, encoded in entries.items():
                 entry = self._find(tenant, device) if _OFFERS in encoded else None
                 for offer in entry.offers if entry is not None else ():

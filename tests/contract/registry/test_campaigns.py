@@ -17,7 +17,7 @@ from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, find_dev
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry import campaign_steps as steps
 from cloud.hub.registry import campaigns as module
-from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
+from cloud.hub.registry.artefacts import ArtefactInUse, ArtefactRow, RegisteredArtefacts
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
 from cloud.hub.registry.campaigns import CampaignError, Campaigns
 from cloud.hub.registry.database import Database
@@ -253,6 +253,43 @@ def test_all_asleep_is_no_success(site: Site) -> None:
     assert set(site.phases(campaign).values()) == {"away"}
     site.report("d", "healthy")
     assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_devices_that_wake_after_the_end_halt_it(site: Site) -> None:
+    campaign = site.start()
+    site.run(campaign)
+    site.report("a", "healthy")
+    assert site.run(campaign, 100).state is RolloutState.DONE
+    for name in "bcd":
+        site.report(name, "rolled-back", reason="no boot")
+    record = site.run(campaign)
+    assert (record.state, "no boot" in record.why) == (RolloutState.HALTED, True)
+    assert {name: withheld for name, [(_, withheld)] in site.offers().items()} == {
+        "a": False,
+        **dict.fromkeys("bcd", True),
+    }
+
+
+def test_removed_devices_start_no_wave(site: Site) -> None:
+    campaign = site.start(waves="1,50%,100%")
+    site.run(campaign)
+    for name in "acd":
+        site.remove(name)
+    site.run(campaign)
+    assert (site.phases(campaign)["b"], site.campaigns.get(campaign).wave) == ("sent", 0), "the next one is asked first"
+    site.run(campaign, 100)
+    assert not site.campaigns.has_step(campaign, site.now * S), "nobody else waits"
+    site.report("b", "healthy")
+    assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_artefact_of_a_campaign_is_not_removed(site: Site) -> None:
+    campaign = site.start()
+    artefacts = RegisteredArtefacts(site.database)
+    with pytest.raises(ArtefactInUse):
+        artefacts.begin_removal("acme", "blinker", "1.2.0")
+    site.campaigns.stop(campaign, site.now * S)
+    assert artefacts.begin_removal("acme", "blinker", "1.2.0").removing
 
 
 def test_downgrade_is_a_failure(site: Site) -> None:

@@ -63,7 +63,7 @@ def test_repeated_report_changes_nothing(updates: DeviceUpdates) -> None:
 
 def test_reports_of_different_gateways_are_ordered_by_time(updates: DeviceUpdates) -> None:
     updates.record([report(9, reported_at=50)])
-    assert updates.record([report(1, "installed", stream="b", gateway="roof", reported_at=50)]) == 0
+    assert updates.record([report(1, "downloading", stream="b", gateway="roof", reported_at=50)]) == 0
     assert updates.record([report(2, "installed", stream="b", gateway="roof", reported_at=51)]) == 1
     assert updates.page(ACME, None, 1)[0].gateway == "roof"
     assert updates.record([report(8, "rolled-back", reported_at=49)]) == 0
@@ -88,6 +88,12 @@ def test_report_on_the_way_does_not_replace_a_final_one_of_another_gateway(updat
     assert updates.record([report(2, "downloading", reported_at=5)]) == 0
 
 
+def test_final_report_of_another_gateway_stands_whatever_its_clock_says(updates: DeviceUpdates) -> None:
+    updates.record([report(1, "downloading", reported_at=1_000)])
+    assert updates.record([report(1, "rolled-back", stream="b", reported_at=10)]) == 1
+    assert updates.page(ACME, None, 1)[0].state == "rolled-back"
+
+
 def test_names_with_backslashes_follow_each_other(updates: DeviceUpdates) -> None:
     names = ["a\\1", "a\\b", "a\\z", "b"]
     updates.record([report(device=name) for name in names])
@@ -106,6 +112,7 @@ def test_reports_end_with_the_artefact(updates: DeviceUpdates, place: Place) -> 
     with contextlib.closing(open_registry(place.url).database) as database:
         artefacts = RegisteredArtefacts(database)
         row = artefacts.begin_removal("acme", "blinker", "1.2.0")
+        assert updates.record([report(9, device="late")]) == 0, "its reports are being deleted"
         while artefacts.forget_reports(row):
             pass
         artefacts.end_removal(row)

@@ -39,6 +39,8 @@ class TestSpec:
         [part] = found.spec.artefacts
         assert (part.boards, part.devices) == (("pico-w",), ("x", "a", "x"))
         assert found.withheld == {}, "what the operator configures is not withheld"
+        other = with_offers(ArtefactsSpec(artefacts=(own,)), [("a", offered(withheld=True))])
+        assert other.withheld == {BLINKER: {"a"}}, "the operator's part names another device"
         every = with_offers(
             ArtefactsSpec(artefacts=(ArtefactPart(name="blinker", version="1.2.0"),)), [("a", offered())]
         )

@@ -96,7 +96,25 @@ def test_waves_follow_each_other() -> None:
     assert plan(w0={"done": 1}, w1={"waiting": 9}) == ("running", 1, True, 0)
     assert plan(1, w0={"done": 1}, w1={"done": 8, "failed": 1}) == ("done", 1, False, 0)
     assert plan(1, w0={"done": 1}, w1={"done": 8, "away": 1}) == ("done", 1, False, 0)
-    assert plan(w0={"superseded": 1}, w2={"waiting": 9}) == ("running", 2, True, 0), "a wave that was taken over"
+    assert plan(w0={"done": 1}, w1={"forgotten": 1}, w2={"waiting": 9}) == ("running", 2, True, 0)
+    assert plan(w0={"done": 1}, w1={"forgotten": 1}) == ("done", 0, False, 0)
+
+
+def test_wave_without_a_success_starts_no_other() -> None:
+    """Devices that were removed, or taken over by a later campaign, prove nothing."""
+    for phase in ("superseded", "forgotten"):
+        assert plan(w0={phase: 1}, w2={"waiting": 9}) == ("running", 0, False, 1)
+        assert plan(w0={"away": 1, phase: 1}, w1={phase: 3}) == ("running", 0, False, 0), "none waits"
+        assert plan(w0={phase: 2}, w1={phase: 3}) == ("done", 0, False, 0), "nothing is left"
+
+
+def test_failures_halt_a_campaign_that_is_done() -> None:
+    """Devices that were away take the version later."""
+
+    def after(failed: int) -> RolloutState:
+        return plan_campaign(0, PACE, {0: {DONE: 1, AWAY: 3, FAILED: failed}}, [], done=True).state
+
+    assert (after(1), after(2)) == (RolloutState.DONE, RolloutState.HALTED), "one is allowed"
 
 
 def test_enough_of_a_wave_ends_it() -> None:
