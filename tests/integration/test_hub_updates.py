@@ -153,7 +153,7 @@ def test_hub_serves_the_bundle_to_its_gateways_only(fleet: EnrolledFleet) -> Non
 
     context = trusting(GatewayIdentity(box.data).authority())
     address = ListenEndpoint("localhost", fleet.hub_port)
-    with pytest.raises(NotIssued, match="status 403"):
+    with pytest.raises(NotIssued, match="status 401"):
         HubEnrolmentClient(address).fetch("/bundles/next.raucb", context)
     assert box.install(well=True) is UpdateVerdict.KEEP
     fleet.wait_for("g1", "confirmed", 1)

@@ -27,7 +27,7 @@ const COLUMNS = [
 
 function List() {
   return html`<${Panel} title="Campaigns" flush><${PagedTable} label="campaigns" path="/api/v1/campaigns" items="campaigns" columns=${COLUMNS} id=${(row) => row.id} search=${false}
-    empty=${html`<${Empty} title="No campaign yet">A campaign updates the devices behind gateways in waves, and stops by itself when devices fail. Start one with
+    empty=${html`<${Empty} title="No campaign yet">A campaign updates the devices behind gateways in waves, and stops by itself when devices fail. Start one with${" "}
       <code>waypost campaign start NAME VERSION</code>.<//>`} /><//>`;
 }
 

@@ -56,7 +56,7 @@ function Users({ query }) {
   const [turn, setTurn] = useState(0);
   const elsewhere = KEPT_BY[found?.kept_by];
   if (elsewhere) return html`<${Panel} title="Users"><${Empty} title=${elsewhere[0]}>${elsewhere[1]}<//><//>`;
-  const button = html`<button class="button main" disabled=${!manage} title=${manage ? "" : "needs the right manage:#"} onClick=${() => setAdding(true)}>Add a user…</button>`;
+  const button = found && html`<button class="button main" disabled=${!manage} title=${manage ? "" : "needs the right manage:#"} onClick=${() => setAdding(true)}>Add a user…</button>`;
   return html`<${Panel} title="Users" extra=${button} flush>
       <${PagedTable} key=${turn} label="users" path="/api/v1/users" items="users" query=${{ tenant: query.tenant ?? "" }} columns=${COLUMNS} id=${(row) => row.name} every=${15}
         empty=${html`<${Empty} title="There is no user yet">People sign in with a user, and applications connect as one. Add the first one above, or with${" "}
