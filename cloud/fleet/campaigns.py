@@ -13,6 +13,7 @@ import msgspec
 
 from cloud.fleet.audited import audited, change_of, subject_of
 from cloud.fleet.place import DEFAULT_TENANT, HubPlace, current_user, hub_of, hub_options, parse_duration, tenant_option
+from cloud.fleet.rollout import waves_option
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, Listing, json_option, output_option, print_listing
 from edge.output.terminal import say
@@ -181,12 +182,7 @@ def campaign() -> None:
 @click.option("--device-tenant", default="", help="Tenant of the device registry.  [default: the tenant]")
 @click.option("--selector", "-l", metavar="SELECTOR", help="Devices by their labels, as in site=berlin,ring!=canary.")
 @click.option("--group", help="Devices of a group (memberOf).")
-@click.option(
-    "--waves",
-    default="1,10%,100%",
-    show_default=True,
-    help="Cumulative size of each wave: a number, a share, or a label, as in ring=canary,10%,100%.",
-)
+@waves_option
 @click.option(
     "--soak",
     default="10m",

@@ -47,6 +47,13 @@ ROLLOUTS: Final = Listing(
 
 rollout_argument = click.argument("rollout_id", metavar="ID")
 
+waves_option = click.option(
+    "--waves",
+    default="1,10%,100%",
+    show_default=True,
+    help="Cumulative size of each wave: a number, a share, or a label, as in ring=canary,10%,100%.",
+)
+
 
 @click.group()
 def rollout() -> None:
@@ -61,12 +68,7 @@ def rollout() -> None:
 @confirm_option
 @restart_option
 @selector_option
-@click.option(
-    "--waves",
-    default="1,10%,100%",
-    show_default=True,
-    help="Cumulative size of each wave: a number, a share, or a label, as in ring=canary,10%,100%.",
-)
+@waves_option
 @click.option(
     "--soak",
     default="10m",

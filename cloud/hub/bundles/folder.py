@@ -79,7 +79,7 @@ class BundleFolder:
         return cls(Path(configured) if configured is not None else data / FOLDER)
 
     def open(self, name: str, sha256: str | None = None) -> OpenBundle | None:
-        """Open a bundle or an index for reading; the caller closes the descriptor. None: there is none.
+        """Open a bundle or an index for reading; the caller closes the descriptor. None: it is not there.
 
         `sha256`: digest that the bundle must have, also for its index; None: any.
         """

@@ -18,7 +18,7 @@ from cloud.hub.rollout import MemberPhase, RolloutState
 
 
 class UnknownCampaign(LookupError):
-    """There is no such campaign."""
+    """The campaign does not exist."""
 
 
 class CampaignRecord(NamedTuple):

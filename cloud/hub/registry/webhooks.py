@@ -142,7 +142,7 @@ class RegisteredWebhooks:
         )
 
     def get(self, identifier: str) -> WebhookRecord | None:
-        """Return a webhook; None if there is none of that id."""
+        """Return a webhook; None if it is unknown."""
         return self._reading.transaction(lambda tx: _read(tx, identifier))
 
     def add(self, new: WebhookRecord, after: int | None, tenant_most: int, most: int) -> WebhookRecord:
@@ -164,7 +164,7 @@ class RegisteredWebhooks:
         return self._database.transaction(work)
 
     def change(self, identifier: str, change: Callable[[WebhookRecord], WebhookRecord]) -> WebhookRecord | None:
-        """Change settings or state of a webhook, and return it; None if there is none. `change` may raise; the number,
+        """Change settings or state of a webhook, and return it; None if it is unknown. `change` may raise; the number,
         the holder and the place in the events stay."""
 
         def work(tx: sa.Connection) -> WebhookRecord | None:
@@ -178,7 +178,7 @@ class RegisteredWebhooks:
         return self._database.transaction(work)
 
     def remove(self, identifier: str, check: Callable[[WebhookRecord], None] = lambda _before: None) -> bool:
-        """Remove a webhook; return False if there is none. `check` gets it in the same transaction, and may raise."""
+        """Remove a webhook; return False if it is unknown. `check` gets it in the same transaction, and may raise."""
 
         def work(tx: sa.Connection) -> bool:
             before = _read(tx, identifier)
