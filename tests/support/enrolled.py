@@ -14,7 +14,7 @@ from cloud.hub.registry.configurations import Configurations
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
-from tests.support.command import run_waypost
+from tests.support.command import items_in, run_waypost
 from tests.support.http_client import ask
 from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, gateway_at, landing_soon, wait_until
@@ -119,6 +119,17 @@ class EnrolledFleet:
         """Return the result of `waypost config list` by gateway, without a process for each call."""
         with contextlib.closing(open_registry(sqlite_url(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
+
+    def rollout(self, rollout: str) -> dict[str, Any]:
+        """Return the result of `waypost rollout status` for one roll-out."""
+        [found] = items_in(self.fleet("rollout", "status", rollout, "--json"))
+        return dict(found)
+
+    def wait_for_rollout(self, rollout: str, state: str) -> dict[str, Any]:
+        """Wait until a roll-out has this state; return what `rollout` returns then."""
+        what = f"the roll-out is {state}"
+        wait_until(lambda: self.rollout(rollout)["state"] == state, timeout_s=WAIT_S, what=what, every_s=0.3)
+        return self.rollout(rollout)
 
     def attested(self, name: str) -> dict[str, Any]:
         """Return the identity that a gateway has reported; empty before."""
