@@ -280,7 +280,7 @@ def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:
     labels, configurations = "/api/v1/labels", "/api/v1/configurations"
     [shown] = ask(fleet, labels, ops)[1]["gateways"]
     assert (shown["gateway"], shown["labels"]) == ("hall", {"ring": "canary", "site": "berlin"})
-    assert ask(fleet, labels + "?selector=site!%3Dberlin", ops)[1] == {"gateways": []}
+    assert ask(fleet, labels + "?selector=site!%3Dberlin", ops)[1]["gateways"] == []
     assert ask(fleet, labels + "?tenant=default", eve)[0] == 403
     assert ask(fleet, labels + "/hall", eve, "{}", "PATCH")[0] == 403
     assert ask(fleet, labels + "/other", ops, '{"a": "b"}', "PATCH")[0] == 404

@@ -126,6 +126,37 @@ class TestPlan:
         assert answer.status == wanted, answer
 
 
+class TestPages:
+    def test_configurations_are_pages(self, operator: HubOperator) -> None:
+        operator.send("POST", "configurations?gateways=hall,yard", ADDRESS, YAML)
+        first = operator.get("configurations?limit=1")
+        second = operator.get(f"configurations?limit=500&after={first['next']}")
+        names = [each["gateway"] for each in (*first["gateways"], *second["gateways"])]
+        assert (len(names), second["next"]) == (first["total"], None)
+        assert names == sorted(names)
+        away = operator.get("configurations?state=unconfirmed")
+        assert {"yard"} <= {each["gateway"] for each in away["gateways"]}
+        assert away["configured"] >= away["total"]
+
+    def test_labels_are_pages(self, operator: HubOperator) -> None:
+        first = operator.get("labels?limit=1")
+        second = operator.get(f"labels?limit=500&after={first['next']}")
+        names = [each["gateway"] for each in (*first["gateways"], *second["gateways"])]
+        assert (names, second["next"]) == (["hall", "mast", "yard"], None)
+        chosen = operator.get("labels?selector=site%3Dlyon&limit=1")
+        assert [each["gateway"] for each in chosen["gateways"]] == ["hall"]
+        following = operator.get(f"labels?selector=site%3Dlyon&after={chosen['next']}")
+        assert ([each["gateway"] for each in following["gateways"]], following["next"]) == (["yard"], None)
+
+    @pytest.mark.parametrize("query", ["limit=0", "limit=501", "after=x", "after=WyJhIl0=", "state=odd"])
+    def test_invalid_parameter_of_configurations_is_refused(self, operator: HubOperator, query: str) -> None:
+        assert operator.send("GET", f"configurations?{query}").status == HTTPStatus.BAD_REQUEST
+
+    @pytest.mark.parametrize("query", ["limit=0", "limit=501", "after=%00", "selector=%3D"])
+    def test_invalid_parameter_of_labels_is_refused(self, operator: HubOperator, query: str) -> None:
+        assert operator.send("GET", f"labels?{query}").status == HTTPStatus.BAD_REQUEST
+
+
 class TestTwoTabs:
     """A change with the ETag of an earlier state is refused, and changes nothing."""
 

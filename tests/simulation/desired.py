@@ -33,6 +33,7 @@ from cloud.hub.registry.configurations import (
     WantedConfiguration,
     gateway_in,
 )
+from cloud.hub.registry.gateway_pages import GatewayPages
 from cloud.hub.registry.rollouts import Rollouts
 from cloud.hub.registry.schema import gateways, open_schema
 from cloud.hub.registry.selectors import Selectors
@@ -281,7 +282,8 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
     def opened(_url: sa.URL) -> Any:
         database.transaction(lambda _tx: None)
         kept = cast(Any, database)
-        tables = ConfigurationTables(RecordedConfigurations(database, history), Rollouts(kept), Selectors(kept))
+        configurations = RecordedConfigurations(database, history)
+        tables = ConfigurationTables(configurations, Rollouts(kept), Selectors(kept), GatewayPages(kept))
         return service._Registry(kept, tables)
 
     def configuration_of(_options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:

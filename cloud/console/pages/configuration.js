@@ -56,17 +56,16 @@ function Selectors() {
 }
 
 function States() {
-  const { found, error, load } = useLoaded(PATH);
-  const gateways = (found?.gateways ?? []).filter((one) => one.wanted);
-  const bad = gateways.filter((one) => !["confirmed"].includes(one.state));
+  const { found, error, load } = useLoaded(withQuery(PATH, { state: "unconfirmed", limit: 100 }));
+  const bad = found?.gateways ?? [];
   return html`<${Panel} title="Gateways without their newest version" flush><${ErrorNote} error=${error} retry=${load} />
-    ${found && bad.length === 0 && html`<div class="body"><${Empty} title="Every gateway has its newest version">${counted(gateways.length, "gateway")} ${gateways.length === 1 ? "has" : "have"} a configuration from this hub.<//></div>`}
+    ${found && bad.length === 0 && html`<div class="body"><${Empty} title="Every gateway has its newest version">${counted(found.configured, "gateway")} ${found.configured === 1 ? "has" : "have"} a configuration from this hub.<//></div>`}
     ${bad.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Table of gateways"><table class="cards">
       <thead><tr><th scope="col">Gateway</th><th scope="col">State</th><th scope="col" class="n">Wanted</th><th scope="col" class="n">In force</th></tr></thead>
-      <tbody>${bad.slice(0, 100).map((one) => html`<tr key=${`${one.tenant}/${one.gateway}`}><th scope="row"><a href=${address("fleet", `${one.tenant}/${one.gateway}`)}><${Name}>${one.gateway}<//></a></th>
+      <tbody>${bad.map((one) => html`<tr key=${`${one.tenant}/${one.gateway}`}><th scope="row"><a href=${address("fleet", `${one.tenant}/${one.gateway}`)}><${Name}>${one.gateway}<//></a></th>
         <td class="what"><${Pill} tone=${TONES[one.state]}>${one.state}<//>${one.why ? html` <span class="small">${plain(one.why)}</span>` : null}</td>
         <td class="n" data-label="Wanted">${one.wanted}</td><td class="n" data-label="In force">${one.version || "–"}</td></tr>`)}</tbody></table></div>
-      ${bad.length > 100 && html`<p class="table-bar soft small">100 of ${number(bad.length)}</p>`}`}<//>`;
+      ${found.total > bad.length && html`<p class="table-bar soft small">${number(bad.length)} of ${number(found.total)}</p>`}`}<//>`;
 }
 
 const EXAMPLE = "# Resources as `waypost apply` takes them; an empty text gives gateways their own configuration.\n";

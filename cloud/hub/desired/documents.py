@@ -83,9 +83,15 @@ class RankedSelectorRow(SelectorRow):
 
 
 class ConfigurationList(TypedDict):
-    """Configured gateways, and configurations of selectors."""
+    """Page of configured gateways, by tenant and name, and the configurations of selectors."""
 
     gateways: list[ConfigurationRow]
+    next: str | None
+    """Value of `after` for the next page; null on the last one."""
+    total: int
+    """Gateways on all pages."""
+    configured: int
+    """Gateways with a configuration from the hub."""
     selectors: list[SelectorRow]
 
 
@@ -214,9 +220,11 @@ class LabelledGateway(TypedDict):
 
 
 class LabelList(TypedDict):
-    """Gateways and their labels."""
+    """Page of gateways and their labels, by name."""
 
     gateways: list[LabelledGateway]
+    next: str | None
+    """Value of `after` for the next page; null on the last one."""
 
 
 class LabelChange(TypedDict):

@@ -1,6 +1,7 @@
 """Configurations, roll-outs and labels over HTTP.
 
-``GET  /api/v1/configurations``                         gateways (wanted, in force, errors) and selectors
+``GET  /api/v1/configurations``                         gateways (wanted, in force, errors), a page, and selectors:
+                                                        ``?state=unconfirmed&after=&limit=``
 ``POST /api/v1/configurations?selector=SELECTOR``       YAML: configuration of gateways with these labels, also later
 ``DELETE /api/v1/configurations?selector=SELECTOR``     end that
 ``POST /api/v1/plans?selector=SELECTOR``                YAML: what that would do; nothing is changed. With
@@ -17,7 +18,7 @@
                                                         ``&waves= &soak=SECONDS &away=SECONDS &failures=``, and
                                                         the parameters for one gateway
 ``POST /api/v1/rollouts/<id>/pause|resume|abort``
-``GET  /api/v1/labels``                                 gateways and their labels; ``?selector=``
+``GET  /api/v1/labels``                                 gateways and their labels, a page: ``?selector=&after=&limit=``
 ``PATCH /api/v1/labels/<gateway>``                      ``{"site": "berlin", "ring": null}``; null removes a label
 
 Changes need ``manage:#`` for the gateways of one's own tenant, or ``manage:$fleet`` for every tenant (``?tenant=``).
@@ -42,7 +43,14 @@ from bridge.resources.parse import parse, to_yaml
 from cloud.hub.bundles.checking import require_bundles
 from cloud.hub.bundles.folder import BundleFolder
 from cloud.hub.changes import note_change
-from cloud.hub.desired.documents import RankedSelectorRow, RollBackRow
+from cloud.hub.desired.cursors import cursor_of, key_of, name_of
+from cloud.hub.desired.documents import (
+    ConfigurationList,
+    LabelledGateway,
+    LabelList,
+    RankedSelectorRow,
+    RollBackRow,
+)
 from cloud.hub.desired.making import (
     ConfigurationTables,
     RollBack,
@@ -66,13 +74,14 @@ from cloud.hub.labels import Changes, Labels, LabelSelector, parse_selector, val
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import UnknownGateway, VersionRecord, WantedConfiguration
+from cloud.hub.registry.gateway_pages import ConfigurationPage
 from cloud.hub.registry.rollouts import RolloutError, Rollouts
 from cloud.hub.rollout import RolloutPace, WavesError
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.preconditions import Precondition, precondition_of, tag_of
-from edge.broker.http.queries import limit_of
+from edge.broker.http.queries import choice_of, limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
@@ -83,6 +92,8 @@ SELECTORS: Final = "/api/v1/selectors"
 ROLLOUTS: Final = "/api/v1/rollouts"
 LABELS: Final = "/api/v1/labels"
 PLANS: Final = "/api/v1/plans"
+UNCONFIRMED: Final = "unconfirmed"
+"""Choice of gateways that do not have their wanted version."""
 
 
 def _rejected(error: ConfigurationRejected) -> Response:
@@ -139,11 +150,25 @@ class _DesiredApi:
 
     async def gateways(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
-        tenant = scope.tenant or request.query_params.get("tenant")
-        found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
+        query, limit = request.query_params, limit_of(request.query_params)
+        tenant, after = scope.tenant or query.get("tenant") or None, key_of(query.get("after", ""))
+        wants_all = choice_of(query, "state", ("", UNCONFIRMED)) != UNCONFIRMED
+
+        def work(tables: ConfigurationTables) -> ConfigurationPage:
+            read = tables.pages.configurations if wants_all else tables.pages.unconfirmed
+            return read(tenant, after, limit + 1)
+
+        page = await self._desired.ask(work)
         standing = await self._desired.ask(lambda tables: tables.selectors.all(tenant))
-        rows = [selector_row(each) for each in standing]
-        return json_response({"gateways": [gateway_row(each) for each in found], "selectors": rows})
+        shown = page.rows[:limit]
+        document: ConfigurationList = {
+            "gateways": [gateway_row(each) for each in shown],
+            "next": cursor_of(shown[-1]) if len(page.rows) > limit else None,
+            "total": page.total,
+            "configured": page.configured,
+            "selectors": [selector_row(each) for each in standing],
+        }
+        return json_response(document)
 
     async def gateway(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
@@ -247,14 +272,17 @@ class _DesiredApi:
 
     async def labels(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
-        chosen = _selector(request) if "selector" in request.query_params else None
-        found = await self._desired.ask(lambda tables: tables.selectors.labels(tenant))
-        mine = {name: labels for name, labels in found.items() if chosen is None or chosen.matches(labels)}
-        rows = [
+        query, limit = request.query_params, limit_of(request.query_params)
+        chosen = _selector(request) if "selector" in query else None
+        after = name_of(query.get("after", ""))
+        page = await self._desired.ask(lambda tables: tables.pages.labels(tenant, chosen, after, limit + 1))
+        rows: list[LabelledGateway] = [
             {"tenant": tenant, "gateway": name, "labels": labels, "etag": tag_of(labels)}
-            for name, labels in mine.items()
+            for name, labels in page.items()
         ]
-        return json_response({"gateways": rows})
+        following = rows[limit - 1]["gateway"] if len(rows) > limit else None
+        document: LabelList = {"gateways": rows[:limit], "next": following}
+        return json_response(document)
 
     async def label(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
@@ -265,9 +293,9 @@ class _DesiredApi:
             condition.check(tag_of(present))
 
         def work(tables: ConfigurationTables) -> tuple[dict[str, str], dict[str, Any]]:
-            before = tables.selectors.labels(tenant).get(name, {})
+            before = tables.selectors.labels_of(tenant, name)
             made = tables.selectors.label(tenant, (name,), changes, how, check)
-            labels = tables.selectors.labels(tenant)[name]
+            labels = tables.selectors.labels_of(tenant, name)
             return before, {"gateway": name, "labels": labels, "version": made[0].version if made else None}
 
         before, answer = await self._desired.ask(work)

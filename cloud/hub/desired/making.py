@@ -29,6 +29,7 @@ from cloud.hub.registry.configurations import (
     WantedConfiguration,
 )
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.gateway_pages import GatewayPages
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
 from cloud.hub.registry.selectors import PlannedGateway, SelectorPlan, SelectorRecord, Selectors, VersionContext
 from cloud.hub.rollback import NoWayBack, WayBack, find_way_back
@@ -43,10 +44,11 @@ class ConfigurationTables(NamedTuple):
     configurations: Configurations
     rollouts: Rollouts
     selectors: Selectors
+    pages: GatewayPages
 
     @classmethod
     def of(cls, database: Database) -> ConfigurationTables:
-        return cls(Configurations(database), Rollouts(database), Selectors(database))
+        return cls(Configurations(database), Rollouts(database), Selectors(database), GatewayPages(database))
 
 
 HEAD_BYTES: Final = 4_096

@@ -267,14 +267,14 @@ class Configurations:
             query = query.where(configured.c.changed_at >= since_us - TIES_US)
         else:
             query = query.where((configured.c.wanted > 0) | configured.c.reported_at.is_not(None))
-        return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+        return [configuration_of(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def one(self, tenant: str, gateway: str) -> ConfigurationRecord | None:
         """Return a gateway with a wanted version or a report; None for any other."""
         query = sa.select(*_GATEWAY).where(configured.c.tenant == tenant, configured.c.gateway == gateway)
         query = query.where((configured.c.wanted > 0) | configured.c.reported_at.is_not(None))
         row = self._database.transaction(lambda tx: tx.execute(query).first())
-        return None if row is None else _gateway(row)
+        return None if row is None else configuration_of(row)
 
     def wanted_resources(self, tenant: str, gateways: Collection[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the resources of the wanted versions of these gateways; those without one are left out."""
@@ -403,13 +403,13 @@ def gateway_in(tx: sa.Connection, tenant: str, gateway: str) -> ConfigurationRec
     """Return the configuration record of a gateway; None without one."""
     query = sa.select(*_GATEWAY).where(configured.c.tenant == tenant, configured.c.gateway == gateway)
     row = tx.execute(query).first()
-    return None if row is None else _gateway(row)
+    return None if row is None else configuration_of(row)
 
 
 def gateways_in(tx: sa.Connection, tenant: str) -> dict[str, ConfigurationRecord]:
     """Return the configuration records of a tenant's gateways by name."""
     rows = tx.execute(sa.select(*_GATEWAY).where(configured.c.tenant == tenant))
-    return {row.gateway: _gateway(row) for row in rows}
+    return {row.gateway: configuration_of(row) for row in rows}
 
 
 def touch(tx: sa.Connection, tenant: str, names: Iterable[str], now_us: int) -> None:
@@ -448,8 +448,10 @@ def _changed_last(tx: sa.Connection) -> int:
     return last or 0
 
 
-def _gateway(row: Any) -> ConfigurationRecord:
-    return ConfigurationRecord(*row)._replace(report=_report_of(row.report) if row.report is not None else None)
+def configuration_of(row: Sequence[Any]) -> ConfigurationRecord:
+    """Return the record of a row with the columns of `ConfigurationRecord`."""
+    found = ConfigurationRecord(*row)
+    return found._replace(report=_report_of(str(found.report)) if found.report is not None else None)
 
 
 def _report_of(text: str) -> DesiredReport | None:

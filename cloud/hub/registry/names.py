@@ -6,6 +6,8 @@ hold. Its marks, lineages and ledger stay too: what it sends again lands once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
@@ -24,6 +26,25 @@ def all_gateways(tx: sa.Connection) -> set[Key]:
     connected = sa.select(gateways.c.tenant, gateways.c.name)
     enrolled = sa.select(certificates.c.tenant, certificates.c.gateway)
     return {(row[0], row[1]) for row in tx.execute(sa.union(connected, enrolled))}
+
+
+def known_names(
+    tx: sa.Connection,
+    tenant: str,
+    conditions: Callable[[sa.ColumnElement[str]], Iterable[sa.ColumnElement[bool]]],
+    limit: int,
+) -> list[str]:
+    """Return the first known gateways of a tenant, in the order of the database. `conditions` returns those that a
+    column with names has to meet."""
+    # Each part ends at the limit: so an index answers it, however many gateways there are.
+    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.forgotten_at.is_(None))
+    seen = seen.where(*conditions(gateways.c.name)).order_by(gateways.c.name).limit(limit)
+    same = (gateways.c.tenant == certificates.c.tenant, gateways.c.name == certificates.c.gateway)
+    gone = sa.exists().where(*same, gateways.c.forgotten_at.is_not(None))
+    enrolled = sa.select(certificates.c.gateway.label("name")).where(certificates.c.tenant == tenant, ~gone)
+    enrolled = enrolled.where(*conditions(certificates.c.gateway)).distinct().order_by("name").limit(limit)
+    parts = [sa.select(each.subquery().c.name) for each in (seen, enrolled)]
+    return [str(name) for name in tx.execute(sa.union(*parts).order_by("name").limit(limit)).scalars()]
 
 
 def is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:

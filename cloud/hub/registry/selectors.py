@@ -121,6 +121,10 @@ class Selectors:
 
         return self._database.transaction(work)
 
+    def labels_of(self, tenant: str, gateway: str) -> dict[str, str]:
+        """Return the labels of a gateway; none for an unknown one."""
+        return self._database.transaction(lambda tx: labels.labels_of(tx, tenant, (gateway,)).get(gateway, {}))
+
     def label(
         self,
         tenant: str,
