@@ -132,7 +132,7 @@ def _fail_a_job(hall: Waypost) -> None:
         body = json.dumps({"job": 4_711 + number, "press": "press1"}).encode()
         sent = ask(hall, "POST", "/t/jobs", body, {**login, "Content-Type": "application/json"})
         assert sent.status == 202, sent
-        lock = ask(hall, "GET", "/c/jobs", None, login).lock
+        lock = ask(hall, "GET", "/c/jobs?wait=10", None, login).lock
         ask(hall, "PUT", f"/c/jobs?lock={quote(lock)}&outcome=rejected", None, login)
 
 

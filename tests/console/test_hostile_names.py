@@ -108,7 +108,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
             client.publish(topic, HOSTILE.encode(), qos=1, retain=topic.startswith("plant")).wait_for_publish(10)
         client.publish(f"queue/{HOSTILE}", b"rejected", qos=1).wait_for_publish(10)
         path = f"/c/{quote(f'queue/{HOSTILE}')}"
-        lock = ask(server, "GET", path, None, boss).lock
+        lock = ask(server, "GET", f"{path}?wait=10", None, boss).lock
         assert ask(server, "PUT", f"{path}?lock={lock}&outcome=rejected", None, boss).status == 204
         wrong = json.dumps({"user": MARKUP, "password": "wrong"}).encode()
         assert ask(server, "POST", "/api/v1/session", wrong, JSON).status == 401

@@ -267,7 +267,7 @@ def test_refused_device_gets_a_new_password_then_a_right_and_its_message_arrives
         assert clicks.count == 5
         page.get_by_role("dialog").wait_for(state="detached")
         assert ask(workshop, "POST", "/t/jobs", b"{}", basic("pump8", password)).status == 202
-        assert ask(workshop, "GET", "/c/jobs?settle=auto", None, basic("machine", "machine")).body == b"{}"
+        assert ask(workshop, "GET", "/c/jobs?settle=auto&wait=10", None, basic("machine", "machine")).body == b"{}"
 
 
 def test_user_is_added_tried_and_removed(browser: Browser, workshop: Waypost) -> None:
@@ -306,7 +306,7 @@ def test_dead_letters_are_retried_after_a_count(browser: Browser, workshop: Wayp
     machine = basic("machine", "machine")
     for number in range(3):
         assert ask(workshop, "POST", "/t/jobs", b'{"job": %d}' % number, machine).status == 202
-        lock = ask(workshop, "GET", "/c/jobs", None, machine).lock
+        lock = ask(workshop, "GET", "/c/jobs?wait=10", None, machine).lock
         ask(workshop, "PUT", f"/c/jobs?lock={lock}&outcome=rejected", None, machine)
     with visiting(browser, base_of(workshop)) as visit:
         page = visit.page
@@ -329,5 +329,5 @@ def test_dead_letters_are_retried_after_a_count(browser: Browser, workshop: Wayp
         page.get_by_role("dialog").get_by_text("2 messages retried").wait_for()
         page.get_by_role("button", name="Close").click()
         visit.see("No dead letters")
-    found = [ask(workshop, "GET", "/c/jobs?settle=auto", None, machine).body for _ in range(2)]
+    found = [ask(workshop, "GET", "/c/jobs?settle=auto&wait=10", None, machine).body for _ in range(2)]
     assert sorted(found) == [b'{"job": 0}', b'{"job": 2}']

@@ -449,8 +449,9 @@ def test_flood_of_wrong_passwords_does_not_delay_other_clients(site: Site) -> No
     assert 0x89 in answers  # more than may wait for one user
     figures = [statistics.median(stormy) * 1e3, max(stormy) * 1e3, statistics.median(quiet) * 1e3, max(quiet) * 1e3]
     print("ms, storm median/max, quiet median/max: " + " ".join(f"{figure:.1f}" for figure in figures), len(answers))
-    # A verification takes 30 ms, and 4 of them always wait: on the loop's thread the median would be 100 ms
-    assert statistics.median(stormy) < 0.03
+    # A verification takes 30 ms, and 4 of them always wait: on the loop's thread the median would be 100 ms where it is
+    # 2 to 3 ms without the storm. On a busy machine both are longer.
+    assert statistics.median(stormy) < max(0.03, 10 * statistics.median(quiet))
 
 
 class PatientClient(UserClient):

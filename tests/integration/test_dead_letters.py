@@ -66,11 +66,18 @@ def call(gateway: Waypost, name: str, path: str, document: dict[str, Any] | None
     return ask(gateway, method, f"/api/v1/dead-letters{path}", body, login, timeout_s=WAIT_S)
 
 
-def bodies(gateway: Waypost, address: str) -> list[str]:
-    """Consume all messages of a queue."""
-    found, login = [], basic("machine", "machine")
-    while (answer := ask(gateway, "GET", f"/c/{address}?settle=auto", headers=login)).status == 200:
-        found.append(answer.body.decode().strip('"'))
+def bodies(gateway: Waypost, count: int, *addresses: str) -> dict[str, list[str]]:
+    """Consume queues until they had this many messages, and all that is there then; return the bodies by queue."""
+    found: dict[str, list[str]] = {address: [] for address in addresses}
+    login = basic("machine", "machine")
+
+    def are_consumed() -> bool:
+        for address, taken in found.items():
+            while (answer := ask(gateway, "GET", f"/c/{address}?settle=auto", headers=login)).status == 200:
+                taken.append(answer.body.decode().strip('"'))
+        return sum(map(len, found.values())) >= count
+
+    wait_until(are_consumed, timeout_s=WAIT_S, what=f"{count} messages are consumed")
     return found
 
 
@@ -90,7 +97,7 @@ def test_dead_letters_are_seen_and_retried_with_rights(gateway: Waypost) -> None
     wait_until(lambda: audited in gateway.log.read_text(), timeout_s=WAIT_S, what="the retry is in the audit")
     assert gateway.log.read_text().count(audited) == 1, "the dry run is not"
     assert call(gateway, "viewer", "").document["groups"] == []
-    assert sorted(bodies(gateway, "jobs")) == ["job 0", "job 1", "job 2"]
+    assert sorted(bodies(gateway, 3, "jobs")["jobs"]) == ["job 0", "job 1", "job 2"]
 
 
 def test_wrong_requests_are_refused(gateway: Waypost) -> None:
@@ -126,9 +133,9 @@ def test_kill_leaves_each_message_dead_or_retried(tmp_path: Path) -> None:
             gateway.kill()
             retrying.join()
             gateway.start()
-        dead, sent = bodies(gateway, "dead"), bodies(gateway, "jobs")
-        assert sent
-        assert sorted(dead + sent) == sorted(f"job {number}" for number in range(240))
+        found = bodies(gateway, 240, "dead", "jobs")
+        assert found["jobs"]
+        assert sorted(found["dead"] + found["jobs"]) == sorted(f"job {number}" for number in range(240))
 
 
 def _ignoring_errors(gateway: Waypost, step: dict[str, Any]) -> None:

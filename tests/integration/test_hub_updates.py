@@ -95,7 +95,7 @@ def test_roll_out_halts_where_a_gateway_reverts_its_update(fleet: EnrolledFleet)
     with FileServer(CONTENT) as server:
         told = {"url": server.url, "sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
         file = fleet.written("system.yaml", SYSTEM.format(version=NEW.version, build=NEW.build, **told))
-        pace = ("--waves", "1,100%", "--soak", "1s", "--away", "5s", "--confirm", "2s")
+        pace = ("--waves", "1,100%", "--soak", "1s", "--away", "60s", "--confirm", "60s")
         [begun] = items_in(fleet.fleet("rollout", "start", "g1", "g2", "-f", file, *pace, "--json"))
         row = fleet.wait_for("g1", "updating", 1)
         assert row["system"]["version"] == NEW.version
@@ -134,7 +134,7 @@ def test_hub_serves_the_bundle_to_its_gateways_only(fleet: EnrolledFleet) -> Non
     told = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     text = SYSTEM.format(version=NEW.version, build=NEW.build, url="hub:next.raucb", **told)
     file = fleet.written("system.yaml", text)
-    pace = ("--waves", "100%", "--soak", "1s", "--away", "5s", "--confirm", "2s")
+    pace = ("--waves", "100%", "--soak", "1s", "--away", "60s", "--confirm", "60s")
     refused = fleet.fleet("rollout", "start", "g1", "-f", file, *pace, code=2)
     assert "no bundle next.raucb" in refused
     [added] = items_in(fleet.fleet("hub", "bundle", "add", str(built), "--json"))

@@ -72,7 +72,7 @@ def test_queue_is_browsed_without_consuming(gateway: Waypost) -> None:
     assert bodies(gateway, address="jobs", until="1h") == []
     assert len(bodies(gateway, address="jobs", since="1h", order="oldest")) == 5
     login = basic("machine", "machine")
-    assert ask(gateway, "GET", "/c/jobs?settle=auto", headers=login).body == b"job 0"
+    assert ask(gateway, "GET", "/c/jobs?settle=auto&wait=10", headers=login).body == b"job 0"
     wait_until(lambda: len(bodies(gateway, address="jobs")) == 4, timeout_s=10, what="accepted messages are left out")
     assert bodies(gateway, address="jobs", order="oldest")[0] == "job 1"
 

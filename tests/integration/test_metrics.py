@@ -63,7 +63,7 @@ def test_metrics_of_each_address(gateway: Waypost) -> None:
     assert of(found, "waypost_address_consumers", "queue/jobs") == [0]
     assert of(found, "waypost_address_messages", "plant/#") == [1, 1], "one series for each subscription"
     assert found["waypost_addresses_left_out", ()] == 0
-    assert ask(gateway, "GET", "/c/queue/jobs?settle=auto").status == 200
+    assert ask(gateway, "GET", "/c/queue/jobs?settle=auto&wait=10").status == 200
     deadline = time.monotonic() + 20
     while of(found := series(gateway), "waypost_address_settled_total", "queue/jobs") != [1]:
         assert time.monotonic() < deadline  # a later commit settles it

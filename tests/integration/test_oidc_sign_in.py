@@ -163,7 +163,8 @@ def test_tokens_for_another_audience_or_with_a_foreign_key_are_refused(
     provider.access = {"aud": "another service"}
     person = Person(gateway)
     assert person.finish(person.answer()) == "/#sign-in=token"
-    assert f"no token of the sign-in is for the audience {AUDIENCE}" in gateway.log.read_text()
+    reason = f"no token of the sign-in is for the audience {AUDIENCE}"
+    wait_until(lambda: reason in gateway.log.read_text(), timeout_s=60, what="the reason is in the log")
     provider.access, own = {}, provider.keys
     provider.keys = [SigningKey("k1")]  # another key under the known name
     assert person.finish(person.answer()) == "/#sign-in=token"

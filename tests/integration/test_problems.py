@@ -56,7 +56,7 @@ def test_full_queue_is_reported_everywhere(tmp_path: Path) -> None:
         found = items_in(waypost("doctor", "--data", data, "--json"))
         assert [one["next_step"] for one in found if one["name"] == "health"] == [problem["next_step"]]
         assert "room" not in [one["name"] for one in found], "the doctor says the same thing once"
-        assert ask(gateway, "GET", "/c/small?settle=auto").status == 200
+        assert ask(gateway, "GET", "/c/small?settle=auto&wait=10").status == 200
         wait_until(
             lambda: ask(gateway, "POST", "/t/small", b"x").status == 202, timeout_s=WAIT_S, what="there is room again"
         )

@@ -100,8 +100,8 @@ class Postgres:
             self._process.send_signal(how)
             try:
                 self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            except subprocess.TimeoutExpired:  # the children of a killed server live on, and no other one starts
+                self._process.send_signal(signal.SIGQUIT)
                 self._process.wait(STOP_S)
             self._process = None
 

@@ -15,7 +15,7 @@ from cloud.hub.registry.location import parse
 from cloud.hub.registry.registry import Registry
 from cloud.lake.faults import RegistryError
 from tests.support.postgres import CAREFUL, PASSWORD, Postgres
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 
 WRONG = "Wr0ng"
 
@@ -57,13 +57,17 @@ def test_unreachable_server_is_reported(host: str) -> None:
 
 
 def test_server_without_durability_is_refused(postgres: Postgres) -> None:
-    postgres.stop()
+    def set_fsync(value: str, shown: str) -> None:
+        """Set it without a restart, which would sync the files of all tests before this one."""
+        postgres.execute(f"ALTER SYSTEM SET fsync = {value}")
+        postgres.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: postgres.execute("SHOW fsync") == [(shown,)], timeout_s=60, what=f"fsync is {shown}")
+
+    set_fsync("off", "off")
     try:
-        postgres.start("fsync=off")
         assert "fsync = off" in str(refused(postgres.url("public")))
     finally:
-        postgres.stop()
-        postgres.start()
+        set_fsync("DEFAULT", "on")
 
 
 def test_invalid_files_are_reported(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from edge.broker.mqtt import packets
 from tests.fault.hostile.far_side import Attack, FarSide, keys_of
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.neighbours import FLOOR_S
 from tests.fault.hostile.slow_crowd import GROWTH_MIB_MAX
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import ask
@@ -30,6 +29,8 @@ SILENT_S: Final = 2.0
 """Silence before the connection of a half message ends."""
 BACK_S: Final = 60.0
 """Time until a link is up again: the longest backoff is 30 s."""
+FLOOR_S: Final = 0.5
+"""Floor for the p99 of a device during an attack, with two busy cores and one attempt."""
 HUB, BROKER = "hub", "broker"
 
 AMQP: Final = b"AMQP\3\1\0\0"

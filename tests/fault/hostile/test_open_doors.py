@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.fault.hostile.web import FOREIGN, ask, gateway_of, send_raw, statuses
+from tests.fault.hostile.web import FOREIGN, ask, gateway_of, statuses
 from tests.support.command import item_in, run_waypost
 from tests.support.configured_gateway import gateway_with, user
+from tests.support.http_client import WAIT_S
 from tests.support.processes import Waypost
 
 PAGES = (
@@ -177,6 +179,16 @@ def upgrade(host: str, origin: str = "") -> bytes:
     ).encode()
 
 
+def upgraded(port: int, request: bytes) -> list[int]:
+    """Return the statuses up to the end of the first head: an accepted connection stays open."""
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as peer:
+        peer.sendall(request)
+        found = b""
+        while b"\r\n\r\n" not in found and (piece := peer.recv(65_536)):
+            found += piece
+    return statuses(found)
+
+
 class TestDevelopment:
     """`--dev` has no authentication: the page as named by the browser is the only evidence."""
 
@@ -214,7 +226,7 @@ class TestDevelopment:
     def test_websocket_upgrade_checks_host_and_origin(
         self, gateway: Waypost, host: str, origin: str, status: int
     ) -> None:
-        assert statuses(send_raw(gateway.port("mqtt-ws"), upgrade(host, origin), timeout_s=1.0)) == [status]
+        assert upgraded(gateway.port("mqtt-ws"), upgrade(host, origin)) == [status]
 
 
 def test_configured_host_names_are_accepted(tmp_path: Path) -> None:
@@ -223,4 +235,4 @@ def test_configured_host_names_are_accepted(tmp_path: Path) -> None:
         port = gateway.port("http")
         assert ask(port, "GET", "/metrics", {"Host": "GW1.plant.example:8080"}).status == 200
         assert ask(port, "GET", "/metrics", {"Host": "gw2.plant.example:8080"}).status == 421
-        assert statuses(send_raw(gateway.port("mqtt-ws"), upgrade("gw1.plant.example"), timeout_s=1.0)) == [101]
+        assert upgraded(gateway.port("mqtt-ws"), upgrade("gw1.plant.example")) == [101]

@@ -17,7 +17,7 @@ import pytest
 from edge.broker.mqtt import packets
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.figures import Figures
-from tests.fault.hostile.neighbours import FLOOR_S, FULL_SIZE_FLOOR_S
+from tests.fault.hostile.neighbours import FULL_SIZE_FLOOR_S
 from tests.fault.hostile.slow_crowd import CLOSED_S, GROWTH_MIB_MAX, HEALTH_S_MAX, OPENINGS, sockets_of
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import gateway_of
@@ -26,6 +26,8 @@ from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
 from tests.support.tls_peer import TlsPeer, TrafficKeys
 
+FLOOR_S: Final = 0.5
+"""Floor for the small attacks of each run, with two busy cores and one attempt."""
 CROWD_FLOOR_S: Final = 0.1
 """Floor for the arrival of a crowd.
 
