@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
@@ -107,7 +106,7 @@ class _LocalCampaigns:
             raise CommandError(f"not allowed: {error}", error="invalid-value", code=Exit.USAGE) from None
         draft = draft_of(tenant or DEFAULT_TENANT, current_user(), asked)
         labelled = find_devices(self._database, draft)
-        record = start_campaign(self._database, draft, labelled, time.time_ns() // 1_000)
+        record = start_campaign(self._campaigns, draft, labelled)
         return self.show(record.id)
 
     def list(self, tenant: str) -> Iterator[dict[str, Any]]:
@@ -133,7 +132,7 @@ class _LocalCampaigns:
 
     def step(self, campaign: str, step: str) -> dict[str, Any]:
         change = {"pause": self._campaigns.pause, "resume": self._campaigns.resume, "stop": self._campaigns.stop}[step]
-        change_of(change(campaign, time.time_ns() // 1_000).tenant)
+        change_of(change(campaign).tenant)
         return self.show(campaign)
 
 

@@ -8,9 +8,10 @@ appear, and its reports say how far it is:
 | waiting | its wave has not started | sent |
 | sent | it is offered the version | confirmed, done, failed; away when it has not reported for long |
 | away | as sent, but not waited for; it gets the version when it wakes | sent, confirmed, done, failed |
-| confirmed | it has installed the version; soak time | done, failed |
+| confirmed | it has installed the version; soak time | done; failed, also when it fetches the version again |
 | done | it counts as a success | failed, when it goes back later |
 | failed | it refused the version or went back, or runs a later one | left-out, by resume |
+| failed | it began to fetch the version, and went silent | left-out, by resume; the others when it reports again |
 | superseded | a later campaign offers it another version | |
 | forgotten | it was removed from the device registry | |
 | left-out | it failed, and the campaign was resumed | |
@@ -18,6 +19,10 @@ appear, and its reports say how far it is:
 A wave is over when enough of its devices are settled. The campaign halts after more failures than allowed, and after a
 wave in which devices failed and none succeeded. Where all are away, it takes as many devices of the next waves into
 this one, so that devices that sleep hold up nothing, and nothing goes on without a success.
+
+Only reports that came after the offer move a device. A member remembers the last report that the registry had of it,
+by name and not by time, since hubs and gateways have clocks of their own. Their times are compared with tolerance: for
+reports of before that come late, from a gateway that was away. Durations are measured by the clock of the registry.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bridge.artefacts.report import UpdateState
+from cloud.hub.limits import FAILURE_EARLY_S_MAX, SUCCESS_EARLY_S_MAX
 from cloud.hub.rollout import MICROSECONDS, SETTLED, MemberPhase, RolloutState
 
 OFFERED: Final = frozenset(
@@ -46,7 +52,17 @@ _GOES_ON: Final = (MemberPhase.DONE, MemberPhase.LEFT_OUT)
 """Phases of which one lets the next wave start."""
 _GONE: Final = (MemberPhase.SUPERSEDED, MemberPhase.FORGOTTEN)
 """Phases of devices that the campaign does not reach any more."""
-_PROGRESS: Final = frozenset((UpdateState.DOWNLOADING, UpdateState.VERIFIED))
+HOLDING: Final = (RolloutState.PAUSED, RolloutState.HALTED)
+"""States in which gateways do not let devices fetch the version."""
+PROGRESS: Final = frozenset((UpdateState.DOWNLOADING, UpdateState.VERIFIED))
+"""States of a device that has started, and has not ended."""
+RUNNING: Final = {UpdateState.INSTALLED: MemberPhase.CONFIRMED, UpdateState.HEALTHY: MemberPhase.DONE}
+"""States of a device that runs the version, and the phases that they give it."""
+FALLIBLE: Final = frozenset((MemberPhase.SENT, MemberPhase.AWAY, MemberPhase.CONFIRMED, MemberPhase.DONE))
+"""Phases in which a failure is looked for."""
+_WENT_SILENT: Final = "it started to fetch the version, and has not reported since"
+_BEGAN_AGAIN: Final = "it fetched the version again after it had installed it"
+_WENT_BACK: Final = "it went back to the version before"
 
 
 class CampaignPace(NamedTuple):
@@ -73,15 +89,41 @@ class CampaignMember(NamedTuple):
     sent_at: int = 0
     """Begin of its offer; 0 before."""
     why: str = ""
+    loading_at: int | None = None
+    """Time at which it was last seen to fetch the version; None before, and after it has reported an end."""
+    seen_report: str | None = None
+    """Name of the newest report that is known: any other one is new. Empty: none; None: of an older program."""
+    seen_failure: str | None = None
+    """Name of the last failure that is known, as `seen_report`."""
+    seen_progress: str | None = None
+    """Name of the last report on the way that is known, as `seen_report`."""
+
+
+class PastReport(NamedTuple):
+    """Report of a device about the version that another one may hide."""
+
+    name: str
+    """Stream and sequence."""
+    reason: str
+    reported_at: int
+    """Time at which the gateway received it, UTC microseconds."""
 
 
 class MemberReport(NamedTuple):
-    """Newest report of a device about the version."""
+    """Newest report of a device about the version. Times are UTC microseconds."""
 
     state: UpdateState
     reason: str
     at: int
-    """Time at which the hub took it, UTC microseconds."""
+    """Time at which the hub took it."""
+    name: str = "report"
+    """Stream and sequence."""
+    reported_at: int = 0
+    """Time at which the gateway received it."""
+    failure: PastReport | None = None
+    """Last failure, which may be older than the report."""
+    progress: PastReport | None = None
+    """Last report on the way, which a final one of another gateway hides."""
 
 
 class CampaignStep(NamedTuple):
@@ -96,52 +138,98 @@ class CampaignStep(NamedTuple):
     """Number of devices of later waves to take into this one."""
 
 
-def move_member(member: CampaignMember, report: MemberReport | None, pace: CampaignPace, now_us: int) -> CampaignMember:
-    """Return a member with the phase that its newest report and the time give it."""
-    match member.phase:
-        case MemberPhase.SENT | MemberPhase.AWAY:
-            return _move_offered(member, report, pace, now_us)
-        case MemberPhase.CONFIRMED:
-            return _move_confirmed(member, report, pace, now_us)
-        case MemberPhase.DONE if report is not None and report.state is UpdateState.ROLLED_BACK:
-            return _failed(member, report, now_us) if report.at > member.since else member
-    return member
-
-
-def _move_offered(
-    member: CampaignMember, report: MemberReport | None, pace: CampaignPace, now_us: int
+def move_member(
+    member: CampaignMember, report: MemberReport | None, pace: CampaignPace, now_us: int, *, held: bool = False
 ) -> CampaignMember:
-    last = member.since
-    if report is not None:
-        if report.state is UpdateState.HEALTHY:
-            return member._replace(phase=MemberPhase.DONE, since=now_us)
-        if report.state is UpdateState.INSTALLED:
-            return member._replace(phase=MemberPhase.CONFIRMED, since=now_us)
-        if report.state is UpdateState.ROLLED_BACK and report.at >= member.sent_at:  # not of an earlier campaign
-            return _failed(member, report, now_us)
-        if report.state in _PROGRESS and report.at > last:
-            last = report.at
-            if member.phase is MemberPhase.AWAY:
-                return member._replace(phase=MemberPhase.SENT, since=last)
-    if member.phase is MemberPhase.SENT and now_us - last >= pace.away_s * MICROSECONDS:
-        return member._replace(phase=MemberPhase.AWAY, since=now_us)
+    """Return a member with the phase that its newest report and the time give it.
+
+    `held`: the campaign is paused or halted, so gateways do not let devices fetch the version.
+    """
+    silent = member.phase is MemberPhase.FAILED and member.loading_at is not None
+    if member.phase not in FALLIBLE and not silent:
+        return member
+    failure = _new_failure(member, report)
+    if failure is not None:
+        why = failure.reason or _WENT_BACK
+        return _seen(member, report)._replace(phase=MemberPhase.FAILED, since=now_us, why=why, loading_at=None)
+    if member.phase is MemberPhase.DONE:
+        return member
+    if member.phase is MemberPhase.CONFIRMED:
+        return _move_confirmed(member, report, pace, now_us)
+    after = _move_answered(member, report, now_us)
+    return after if after is not member or silent else _move_silent(member, pace, now_us, held=held)
+
+
+def _move_answered(member: CampaignMember, report: MemberReport | None, now_us: int) -> CampaignMember:
+    """Return a member that was offered the version, after a new report; the member itself without one."""
+    if report is None:
+        return member
+    known, is_new = _seen(member, report)._replace(why=""), _is_new(member, report)
+    if is_new and report.state in RUNNING:
+        return known._replace(phase=RUNNING[report.state], since=now_us, loading_at=None)
+    if (is_new and report.state in PROGRESS) or _has_progress(member, report):
+        since = member.since if member.phase is MemberPhase.SENT else now_us
+        return known._replace(phase=MemberPhase.SENT, since=since, loading_at=now_us)
     return member
+
+
+def _move_silent(member: CampaignMember, pace: CampaignPace, now_us: int, *, held: bool) -> CampaignMember:
+    """Return a member that has not reported for long: one that sleeps, or one that has not survived the version."""
+    last = max(member.since, member.loading_at or 0)
+    if member.phase is not MemberPhase.SENT or now_us - last < pace.away_s * MICROSECONDS:
+        return member
+    if member.loading_at is None:
+        return member._replace(phase=MemberPhase.AWAY, since=now_us)
+    if held:  # it may wait for the rest of the image
+        return member
+    return member._replace(phase=MemberPhase.FAILED, since=now_us, why=_WENT_SILENT)
 
 
 def _move_confirmed(
     member: CampaignMember, report: MemberReport | None, pace: CampaignPace, now_us: int
 ) -> CampaignMember:
-    if report is not None and report.state is UpdateState.ROLLED_BACK:
-        return _failed(member, report, now_us)
+    if report is not None and report.state in PROGRESS and _is_new(member, report):
+        return _seen(member, report)._replace(phase=MemberPhase.FAILED, since=now_us, why=_BEGAN_AGAIN)
     healthy = report is not None and report.state is UpdateState.HEALTHY
     if healthy or now_us - member.since >= pace.soak_s * MICROSECONDS:
-        return member._replace(phase=MemberPhase.DONE, since=now_us)
+        return _seen(member, report)._replace(phase=MemberPhase.DONE, since=now_us)
     return member
 
 
-def _failed(member: CampaignMember, report: MemberReport, now_us: int) -> CampaignMember:
-    why = report.reason or "it went back to the version before"
-    return member._replace(phase=MemberPhase.FAILED, since=now_us, why=why)
+def _new_failure(member: CampaignMember, report: MemberReport | None) -> PastReport | None:
+    """Return a failure since the offer, also one that another report has overtaken; None without one."""
+    if report is None:
+        return None
+    earliest = member.sent_at - FAILURE_EARLY_S_MAX * MICROSECONDS
+    found = report.failure
+    if found is not None and found.name != member.seen_failure and found.reported_at >= earliest:
+        return found
+    rolled_back = report.state is UpdateState.ROLLED_BACK and report.name != member.seen_report
+    if rolled_back and report.reported_at >= earliest:
+        return PastReport(report.name, report.reason, report.reported_at)
+    return None
+
+
+def _is_new(member: CampaignMember, report: MemberReport) -> bool:
+    """Return whether a report came after the offer, and not from long before it."""
+    earliest = member.sent_at - SUCCESS_EARLY_S_MAX * MICROSECONDS
+    return report.name != member.seen_report and report.reported_at >= earliest
+
+
+def _has_progress(member: CampaignMember, report: MemberReport) -> bool:
+    """Return whether a report on the way came after the offer: it counts also where an old final one hides it."""
+    if report.progress is None or report.progress.name == member.seen_progress:
+        return False
+    return report.progress.reported_at >= member.sent_at - SUCCESS_EARLY_S_MAX * MICROSECONDS
+
+
+def _seen(member: CampaignMember, report: MemberReport | None) -> CampaignMember:
+    """Return a member that knows all reports."""
+    if report is None:
+        return member
+    failure = member.seen_failure if report.failure is None else report.failure.name
+    progress = member.seen_progress if report.progress is None else report.progress.name
+    return member._replace(seen_report=report.name, seen_failure=failure, seen_progress=progress)
 
 
 def plan_campaign(

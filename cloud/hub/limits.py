@@ -439,6 +439,14 @@ device of `TENANT_DEVICES_MAX`. A report about a further one is in the lake only
 CAMPAIGN_DEVICES_MAX = 100_000
 """Devices of one campaign: a look at all of them takes 0.2 s of the registry, every two seconds."""
 
+SUCCESS_EARLY_S_MAX = 3_600
+"""Seconds by which the clock of a gateway may be behind that of the registry: what it received earlier than that before
+the offer of a campaign is of before, and no success. Too small, and a device of such a gateway stays unanswered."""
+
+FAILURE_EARLY_S_MAX = 86_400
+"""The same for failures. Too small, and a failure is overlooked; too large, and an old one halts a campaign. A day
+is more than any time zone that was set for UTC."""
+
 CAMPAIGNS_MAX = 64
 """Campaigns of a tenant that offer something: as many artefacts as a gateway holds."""
 

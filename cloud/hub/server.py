@@ -202,7 +202,7 @@ class HubServer:
         self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
         self._desired = _desired_configurations(opened.own, registry, self._notices) if self._enrolment else None
         self._commands, self._receipts = self._make_commands(registry), self._make_receipts()
-        self._updates, self._campaigns = HubDeviceUpdates(registry, _now_us), HubCampaigns(registry, _now_us)
+        self._updates, self._campaigns = HubDeviceUpdates(registry), HubCampaigns(registry)
         self._certificates: Certificates | None = None
         self._url = ""
         """URL for gateways."""

@@ -17,10 +17,15 @@ def batch(*runs: Run, epoch: str = "e" * 32) -> Batch:
     return decode(encode([Stored(i, i + 1, run) for i, run in enumerate(runs)], space="s", epoch=epoch))
 
 
-def body(device: str = "pump-1", *, artefact: str = "blinker", version: str = "1.2.0", reason: str = "") -> bytes:
-    message = UpdateMessage(
-        device=device, artefact=artefact, version=version, state=UpdateState.INSTALLED, reason=reason
-    )
+def body(
+    device: str = "pump-1",
+    *,
+    artefact: str = "blinker",
+    version: str = "1.2.0",
+    reason: str = "",
+    state: str = "installed",
+) -> bytes:
+    message = UpdateMessage(device=device, artefact=artefact, version=version, state=UpdateState(state), reason=reason)
     return msgspec.json.encode(message)
 
 

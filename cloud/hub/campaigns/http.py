@@ -108,9 +108,8 @@ class _CampaignApi:
         if not (new.devices or new.selector or new.group):
             raise RequestRefused(400, "choose the devices: devices, selector or group is missing")
         draft = draft_of(tenant, by, new)
-        now_us = self._campaigns.now_us()
         members = await self._campaigns.read(lambda database: find_devices(database, draft))
-        record = await self._campaigns.change(lambda database: start_campaign(database, draft, members, now_us))
+        record = await self._campaigns.change(lambda database: start_campaign(Campaigns(database), draft, members))
         about = {"artefact": f"{new.artefact} {new.version}", "waves": new.waves, "why": new.note}
         note_change(request, subject=record.id, tenant=tenant, after=about)
         return await self._shown(record.tenant, record.id, 201)
@@ -141,11 +140,11 @@ class _CampaignApi:
     async def step(self, request: Request) -> Response:
         """Pause, resume or stop a campaign."""
         scope = await scope_of(self._access, request, Operation.MANAGE)
-        identifier, step, now_us = request.path_params["id"], request.path_params["step"], self._campaigns.now_us()
+        identifier, step = request.path_params["id"], request.path_params["step"]
         steps: dict[str, Callable[[Campaigns], CampaignRecord]] = {
-            "pause": lambda campaigns: campaigns.pause(identifier, now_us, check),
-            "resume": lambda campaigns: campaigns.resume(identifier, now_us, check),
-            "stop": lambda campaigns: campaigns.stop(identifier, now_us, check),
+            "pause": lambda campaigns: campaigns.pause(identifier, check),
+            "resume": lambda campaigns: campaigns.resume(identifier, check),
+            "stop": lambda campaigns: campaigns.stop(identifier, check),
         }
         if step not in steps:
             raise RequestRefused(404, f"unknown step; expected one of: {', '.join(steps)}")

@@ -34,9 +34,8 @@ class CampaignsBusy(Exception):
 class HubCampaigns:
     """Campaigns of all tenants. `open`, later `close`."""
 
-    def __init__(self, registry: sa.URL, now_us: Callable[[], int], interval_s: float = CHECK_INTERVAL_S) -> None:
-        """`now_us`: UTC microseconds; `interval_s` between two looks."""
-        self.now_us = now_us
+    def __init__(self, registry: sa.URL, interval_s: float = CHECK_INTERVAL_S) -> None:
+        """`interval_s` between two looks."""
         self.trouble: str | None = None
         """Reason why campaigns do not advance; None if they do."""
         self.halted: Sequence[CampaignRecord] = ()
@@ -117,7 +116,7 @@ class HubCampaigns:
         """Advance one campaign as far as it goes now."""
         for _ in range(STEPS_AT_ONCE_MAX):
             try:
-                more = await self._writer.run(lambda database: Campaigns(database).advance(campaign, self.now_us()))
+                more = await self._writer.run(lambda database: Campaigns(database).advance(campaign))
             except UnknownCampaign:  # forgotten since
                 return
             if not more:
@@ -125,8 +124,8 @@ class HubCampaigns:
 
     def _due(self, database: Database) -> list[str]:
         """Return the campaigns with something to do: a look does not delay those who write."""
-        campaigns, now_us = Campaigns(database), self.now_us()
-        return [each for each in campaigns.offering() if campaigns.has_step(each, now_us)]
+        campaigns = Campaigns(database)
+        return [each for each in campaigns.offering() if campaigns.has_step(each)]
 
     def _note_halted(self, halted: Sequence[CampaignRecord]) -> None:
         known = {each.id for each in self.halted}

@@ -48,9 +48,10 @@ def find_devices(database: Database, draft: CampaignDraft) -> dict[str, dict[str
 
 
 def start_campaign(
-    database: Database, draft: CampaignDraft, labelled: Mapping[str, Mapping[str, str]], now_us: int
+    campaigns: Campaigns, draft: CampaignDraft, labelled: Mapping[str, Mapping[str, str]]
 ) -> CampaignRecord:
     """Start a campaign for devices with their labels. Raises `CampaignError`, `WavesError` and `RegistryError`."""
+    now_us = campaigns.now_us()
     if draft.ends_at is not None and draft.ends_at <= now_us:
         raise CampaignError("the end of the campaign is in the past")
     stages, members = _members(draft.waves, labelled, now_us)
@@ -75,7 +76,7 @@ def start_campaign(
         ends_at=draft.ends_at,
         closed=False,
     )
-    Campaigns(database).add(record, members)
+    campaigns.add(record, members)
     return record
 
 

@@ -16,14 +16,14 @@ import msgspec
 
 from bridge.amqp_values import DecodeError
 from bridge.artefacts.limits import NAME_LENGTH_MAX
-from bridge.artefacts.report import REPORT_LEVEL, REPORT_TYPE, UpdateMessage
+from bridge.artefacts.report import REPORT_LEVEL, REPORT_TYPE, UpdateMessage, UpdateState
 from bridge.batch import Batch
 from bridge.limits import DEVICE_CHARACTERS_MAX
 from bridge.message import AMQP, Run, Stored
 from bridge.message_origin import find_origin
 from bridge.publisher import device_of, is_relay
 from cloud.hub.device_updates.limits import REASON_CHARACTERS_MAX, REPORT_BYTES_MAX
-from cloud.hub.registry.device_updates import DeviceUpdate
+from cloud.hub.registry.device_updates import DeviceUpdate, device_name
 from edge.broker.message.translation import parse_message
 from edge.output.text import line
 
@@ -48,21 +48,18 @@ def has_reports(batch: Batch) -> bool:
 
 
 def read_reports(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[DeviceUpdate]:
-    """Return the reports in a batch: the newest one of each stream, device and version. Messages that are none are
-    ignored here; they land as all others."""
-    found: dict[tuple[str, ...], DeviceUpdate] = {}
+    """Return the reports in a batch: the newest one, and the newest failure, of each stream, device and version, by
+    sequence. Messages that are none are ignored here; they land as all others."""
+    found: dict[tuple[str | bool, ...], DeviceUpdate] = {}
     for stored in batch.stored():
         run = stored.run
         if run.address.endswith(_SUFFIX) or run.address.startswith(_EVENTS):
             source = _ReportSource(tenant, gateway, batch.epoch, run.address)
             for each in _read(source, stored, now_us):
-                found[(each.stream, *each[:4])] = each  # sequences of a stream rise within a batch
+                key = (each.stream, *each[:4], each.state == UpdateState.ROLLED_BACK.value)
+                found.pop(key, None)  # to the end: sequences of a stream rise within a batch
+                found[key] = each
     return list(found.values())
-
-
-def device_name(tenant: str, devices_of: str, device: str) -> str:
-    """Return the name of a device in the reports of a hub's tenant. `devices_of`: its tenant in the device registry."""
-    return device if devices_of == tenant else f"{device}@{devices_of}"
 
 
 class _ReportSource(NamedTuple):

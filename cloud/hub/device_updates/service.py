@@ -46,10 +46,8 @@ class HubDeviceUpdates:
     """Reports of the devices of all tenants. `open`, later `close`. Queries raise `RegistryError`,
     `RegistryClosed` and `DeviceUpdatesBusy`."""
 
-    def __init__(self, registry: sa.URL, now_us: Callable[[], int]) -> None:
-        """`now_us`: UTC microseconds."""
+    def __init__(self, registry: sa.URL) -> None:
         self._fault: str | None = None
-        self._now_us = now_us
         self._writer = RegistryThread("device-updates", registry)
         self._reader = RegistryThread("device-updates-reading", registry, reading=True)
         self._updates: DeviceUpdates | None = None
@@ -144,11 +142,11 @@ class HubDeviceUpdates:
 
     async def _store(self, batches: Sequence[_WaitingBatch]) -> bool:
         """Store the reports of batches; return False if they cannot be stored now."""
-        now_us = self._now_us()
 
         def work(database: Database) -> None:
             updates = self._updates = self._updates or DeviceUpdates(database)
             reports: list[DeviceUpdate] = []
+            now_us = database.transaction(database.now_us)
             for each in batches:
                 reports += read_reports(each.tenant, each.gateway, each.batch, now_us)
             updates.record(reports)

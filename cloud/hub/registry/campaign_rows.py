@@ -10,8 +10,9 @@ import msgspec
 import sqlalchemy as sa
 
 from bridge.artefacts.report import UpdateState
-from cloud.hub.campaign import OFFERED, CampaignMember, CampaignPace, MemberReport
+from cloud.hub.campaign import HOLDING, OFFERED, CampaignMember, CampaignPace, MemberReport, PastReport
 from cloud.hub.registry.device_offers import mark_offers
+from cloud.hub.registry.device_updates import report_name
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.schema import campaign_members, campaigns, device_updates
 from cloud.hub.rollout import MemberPhase, RolloutState
@@ -75,6 +76,12 @@ REPORTED_AS: Final = sa.case(
     else_=campaign_members.c.device + "@" + campaign_members.c.devices_of,
 )
 """Name of a member in reports."""
+REPORT_NAME: Final = device_updates.c.stream + ":" + sa.cast(device_updates.c.sequence, sa.Text)
+"""Name of the report in a row, as `device_updates.report_name` makes it."""
+_REPORT_COLUMNS: Final = (
+    *(device_updates.c[name] for name in ("state", "reason", "changed_at", "stream", "sequence", "reported_at")),
+    *(device_updates.c[name] for name in ("failure", "failure_reason", "failure_at", "progress", "progress_at")),
+)
 
 
 def campaign_of(tx: sa.Connection, campaign: str) -> CampaignRecord:
@@ -119,22 +126,33 @@ def with_reports(campaign: str) -> sa.Select[Any]:
     joined = campaign_members.join(campaigns, campaign_members.c.campaign == campaigns.c.id).outerjoin(
         device_updates, same
     )
-    columns = (device_updates.c.state, device_updates.c.reason, device_updates.c.changed_at)
-    return sa.select(*MEMBER_COLUMNS, *columns).select_from(joined).where(campaign_members.c.campaign == campaign)
+    return (
+        sa.select(*MEMBER_COLUMNS, *_REPORT_COLUMNS).select_from(joined).where(campaign_members.c.campaign == campaign)
+    )
 
 
 def member_rows(tx: sa.Connection, query: sa.Select[Any]) -> Iterator[MemberRow]:
     width = len(MEMBER_COLUMNS)
     for row in tx.execute(query):
         member = CampaignMember(*row[:width])
-        report = MemberReport(UpdateState(row[width]), *row[width + 1 :]) if row[width] is not None else None
-        yield MemberRow(member._replace(phase=MemberPhase(member.phase)), report)
+        yield MemberRow(member._replace(phase=MemberPhase(member.phase)), _to_report(*row[width:]))
+
+
+def _to_report(state: str | None, reason: str, at: int, stream: str, sequence: int, *more: Any) -> MemberReport | None:
+    if state is None:
+        return None
+    reported_at, failure, failure_reason, failure_at, progress, progress_at = more
+    last = (
+        None if failure is None else PastReport(failure, failure_reason or "", failure_at or 0),
+        None if progress is None else PastReport(progress, "", progress_at or 0),
+    )
+    return MemberReport(UpdateState(state), reason, at, report_name(stream, sequence), reported_at, *last)
 
 
 def update_members(tx: sa.Connection, campaign: str, members: Sequence[CampaignMember]) -> None:
     if not members:
         return
-    columns = ("wave", "phase", "since", "sent_at", "why")
+    columns = CampaignMember._fields[1:]
     mine = (campaign_members.c.campaign == campaign, campaign_members.c.device == sa.bindparam("at_device"))
     values: dict[str, Any] = {name: sa.bindparam(f"at_{name}") for name in columns}
     rows = [
@@ -153,8 +171,7 @@ def set_state(
     after = record._replace(state=state, why=why, closed=closed)
     values = {"state": state.value, "why": why, "closed": closed}
     tx.execute(campaigns.update().where(campaigns.c.id == record.id).values(**values))
-    holds = (RolloutState.PAUSED, RolloutState.HALTED)
-    if closed or (record.state in holds) != (state in holds):
+    if closed or (record.state in HOLDING) != (state in HOLDING):
         mine = (
             campaign_members.c.campaign == record.id,
             campaign_members.c.phase.in_([each.value for each in OFFERED]),

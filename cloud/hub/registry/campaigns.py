@@ -55,8 +55,14 @@ class Campaigns:
     """Campaigns in the registry, for the thread that opened the database. Every method is one transaction; raises
     `RegistryError`, and `UnknownCampaign` for an unknown one."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Callable[[sa.Connection], int] | None = None) -> None:
+        """`clock` returns UTC microseconds; without it that of the registry, which all hubs share."""
         self._database = database
+        self._clock = clock or database.now_us
+
+    def now_us(self) -> int:
+        """Return the time of the registry, UTC microseconds."""
+        return self._database.transaction(self._clock)
 
     def add(self, record: CampaignRecord, members: Sequence[CampaignMember]) -> None:
         """Add a new campaign; a hub offers the version to its first wave. Raises `CampaignError`."""
@@ -103,32 +109,32 @@ class Campaigns:
 
         return self._database.transaction(work)
 
-    def pause(self, campaign: str, now_us: int, check: Check = _no_check) -> CampaignRecord:
+    def pause(self, campaign: str, check: Check = _no_check) -> CampaignRecord:
         """Pause a campaign: nothing more is offered, and what devices have not taken is withheld. Raises
         `CampaignError`."""
-        return self._change(campaign, (RolloutState.RUNNING,), RolloutState.PAUSED, now_us, check)
+        return self._change(campaign, (RolloutState.RUNNING,), RolloutState.PAUSED, check)
 
-    def resume(self, campaign: str, now_us: int, check: Check = _no_check) -> CampaignRecord:
+    def resume(self, campaign: str, check: Check = _no_check) -> CampaignRecord:
         """Resume a paused or halted campaign without the devices that failed. Raises `CampaignError`."""
-        return self._change(campaign, (RolloutState.PAUSED, RolloutState.HALTED), RolloutState.RUNNING, now_us, check)
+        return self._change(campaign, (RolloutState.PAUSED, RolloutState.HALTED), RolloutState.RUNNING, check)
 
-    def stop(self, campaign: str, now_us: int, check: Check = _no_check) -> CampaignRecord:
+    def stop(self, campaign: str, check: Check = _no_check) -> CampaignRecord:
         """Stop a campaign for good: its offers are withdrawn. Devices keep what they have installed. Raises
         `CampaignError`."""
-        return self._change(campaign, (*GOING, RolloutState.DONE), RolloutState.ABORTED, now_us, check)
+        return self._change(campaign, (*GOING, RolloutState.DONE), RolloutState.ABORTED, check)
 
     def offering(self) -> list[str]:
         """Return the campaigns that offer something, the oldest first."""
         query = sa.select(campaigns.c.id).where(campaigns.c.closed.is_(False)).order_by(campaigns.c.made_at)
         return self._database.transaction(lambda tx: list(tx.execute(query).scalars()))
 
-    def has_step(self, campaign: str, now_us: int) -> bool:
+    def has_step(self, campaign: str) -> bool:
         """Return whether there is a step to make; for a database that reads, too."""
-        return self._database.transaction(lambda tx: has_step(tx, campaign, now_us))
+        return self._database.transaction(lambda tx: has_step(tx, campaign, self._clock(tx)))
 
-    def advance(self, campaign: str, now_us: int) -> bool:
+    def advance(self, campaign: str) -> bool:
         """Advance a campaign by one step; return whether there may be more to do now."""
-        return self._database.transaction(lambda tx: advance_campaign(tx, campaign, now_us))
+        return self._database.transaction(lambda tx: advance_campaign(tx, campaign, self._clock(tx)))
 
     def going(self) -> list[CampaignRecord]:
         """Return the campaigns that run, are paused or halted."""
@@ -136,7 +142,7 @@ class Campaigns:
         return self._database.transaction(lambda tx: [to_campaign(row) for row in tx.execute(query)])
 
     def _change(
-        self, campaign: str, before: Sequence[RolloutState], after: RolloutState, now_us: int, check: Check
+        self, campaign: str, before: Sequence[RolloutState], after: RolloutState, check: Check
     ) -> CampaignRecord:
         def work(tx: sa.Connection) -> CampaignRecord:
             record = campaign_of(tx, campaign)
@@ -144,6 +150,7 @@ class Campaigns:
             if record.state not in before or record.closed:
                 closed = " and offers nothing any more" if record.closed else ""
                 raise CampaignError(f"campaign {campaign} is {record.state.value}{closed}")
+            now_us = self._clock(tx)
             if after is RolloutState.RUNNING:
                 _resume_members(tx, campaign, now_us)
             return set_state(tx, record, after, "", now_us, closed=after is RolloutState.ABORTED)
@@ -173,7 +180,7 @@ def _require_startable(tx: sa.Connection, record: CampaignRecord) -> None:
 
 
 def _resume_members(tx: sa.Connection, campaign: str, now_us: int) -> None:
-    """Leave failed and forgotten devices out, and give pending ones their time again."""
+    """Leave failed devices out, and give pending ones their time again."""
     mine = campaign_members.update().where(campaign_members.c.campaign == campaign)
     failed = campaign_members.c.phase == MemberPhase.FAILED.value
     tx.execute(mine.where(failed).values(phase=MemberPhase.LEFT_OUT.value, since=now_us))

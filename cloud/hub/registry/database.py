@@ -109,6 +109,10 @@ class Database:
         time.sleep(random.uniform(0, attempt * REGISTRY_RETRY_S_MAX))  # noqa: S311 - two hubs are to try at different times
         return self._attempt(work, fault, attempt + 1)
 
+    def now_us(self, tx: sa.Connection) -> int:
+        """Return the time of the database, UTC microseconds: the one clock that all hubs of a registry share."""
+        return int(self.dialect.utc_s(tx) * 1_000_000)
+
     def words(self, error: SQLAlchemyError) -> str:
         """Return the database's error text on one line, without the password."""
         text = " ".join(self.dialect.error_text(error).split())

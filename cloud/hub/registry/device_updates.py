@@ -3,7 +3,8 @@
 Reports of one stream (an address of a store of a gateway) have sequences, and the higher one is newer. Others are
 compared by the time at which their gateway received them; of those, a report on the way does not replace a final one. A
 row remembers the sequences of the last streams, so a report that is repeated changes nothing, whatever the clocks say.
-Times are UTC microseconds since 1970.
+It keeps the last failure that was the newest report, and the last report on the way, so that no other report hides them
+from a campaign. Times are UTC microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -46,6 +47,24 @@ class DeviceUpdate(NamedTuple):
 
     seen: str | None = None
     """Highest sequences of the last streams, as JSON; None in reports that were just read."""
+    failure: str | None = None
+    """Name of the last failure, which may be older than the report; None without one."""
+    failure_reason: str | None = None
+    failure_at: int | None = None
+    """Time at which the gateway received the failure."""
+    progress: str | None = None
+    """Name of the last report on the way, which a final one may hide; None without one."""
+    progress_at: int | None = None
+    """Time at which the gateway received it."""
+
+    def as_newest(self) -> DeviceUpdate:
+        """Return the row of a report that is the newest: it may be the last failure, or the last one on the way."""
+        name = report_name(self.stream, self.sequence)
+        if self.state == UpdateState.ROLLED_BACK.value:
+            return self._replace(failure=name, failure_reason=self.reason, failure_at=self.reported_at)
+        if not UpdateState(self.state).final:
+            return self._replace(progress=name, progress_at=self.reported_at)
+        return self
 
     @property
     def sequences(self) -> dict[str, int]:
@@ -59,7 +78,13 @@ class DeviceUpdate(NamedTuple):
         known = self.sequences
         if report.sequence <= known.get(report.stream, -1):
             return self
-        newest = report if self._is_older_than(report) else self
+        if self._is_older_than(report):
+            newest = report._replace(**{name: getattr(self, name) for name in _PAST}).as_newest()
+        elif UpdateState(report.state).final:
+            newest = self
+        else:
+            name = report_name(report.stream, report.sequence)
+            newest = self._replace(progress=name, progress_at=report.reported_at)
         known.pop(report.stream, None)
         kept = dict([*known.items(), (report.stream, report.sequence)][-STREAMS_REMEMBERED:])
         return newest._replace(seen=msgspec.json.encode(kept).decode())
@@ -71,6 +96,9 @@ class DeviceUpdate(NamedTuple):
         if mine != theirs:  # clocks of gateways differ, and a final report is the last one about a version
             return theirs
         return other.reported_at > self.reported_at
+
+
+_PAST: Final = ("failure", "failure_reason", "failure_at", "progress", "progress_at")
 
 
 class UpdateFilter(NamedTuple):
@@ -176,7 +204,7 @@ class DeviceUpdates:
         after = dict(there)
         for each in reports:
             before = after.get(each.device)
-            after[each.device] = each if before is None else before.after(each)
+            after[each.device] = each.as_newest() if before is None else before.after(each)
         added = self._fitting(tx, tenant, [row for device, row in after.items() if device not in there], counts)
         if added:
             tx.execute(device_updates.insert(), [each._asdict() for each in added])
@@ -202,6 +230,23 @@ class DeviceUpdates:
         if len(kept) < len(added):
             counts[tenant] = TENANT_DEVICE_UPDATES_MAX
         return kept
+
+
+def device_name(tenant: str, devices_of: str, device: str) -> str:
+    """Return the name of a device in the reports of a hub's tenant. `devices_of`: its tenant in the device registry."""
+    return device if devices_of == tenant else f"{device}@{devices_of}"
+
+
+def report_name(stream: str, sequence: int) -> str:
+    """Return the name of a report. No other report has it."""
+    return f"{stream}:{sequence}"
+
+
+def forget_device_updates(tx: sa.Connection, tenant: str, devices: Sequence[str]) -> None:
+    """Delete all reports of some devices, by their names in reports: they prove nothing about later devices of these
+    names."""
+    mine = (device_updates.c.tenant == tenant, device_updates.c.device.in_(devices))
+    tx.execute(device_updates.delete().where(*mine))
 
 
 def forget_updates(tx: sa.Connection, tenant: str, name: str, version: str) -> int:

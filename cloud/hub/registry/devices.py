@@ -25,6 +25,7 @@ from cloud.hub.registry.device_tenants import (
     raise_revision,
     tenant_row,
 )
+from cloud.hub.registry.device_updates import device_name, forget_device_updates
 from cloud.hub.registry.events import utc_us
 from cloud.hub.registry.schema import PARAMETERS_MAX, device_credentials, device_links, devices
 
@@ -315,6 +316,7 @@ def _remove(tx: sa.Connection, known: DeviceTenantRow, names: Sequence[str]) -> 
         tx.execute(table.delete().where(*_of(table, known.tenant, names)))
     mark_removed(tx, known.tenant, names, raise_revision(tx, known, -len(names)))
     forget_members(tx, known.tenant, names, utc_us())
+    forget_device_updates(tx, known.owner, [device_name(known.owner, known.tenant, each) for each in names])
 
 
 def _add_links(tx: sa.Connection, new: NewDeviceRow) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 28
+SCHEMA_VERSION = 29
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -603,6 +603,11 @@ device_updates = sa.Table(
     sa.Column("reported_at", sa.BigInteger, nullable=False),
     sa.Column("changed_at", sa.BigInteger, nullable=False),
     sa.Column("seen", sa.Text, nullable=True),
+    sa.Column("failure", sa.String(64), nullable=True),
+    sa.Column("failure_reason", sa.Text, nullable=True),
+    sa.Column("failure_at", sa.BigInteger, nullable=True),
+    sa.Column("progress", sa.String(64), nullable=True),
+    sa.Column("progress_at", sa.BigInteger, nullable=True),
     sa.Index("device_updates_by_device", "tenant", "device"),
     sa.Index("device_updates_by_state", "tenant", "state", "name", "version", "device"),
 )
@@ -642,6 +647,10 @@ campaign_members = sa.Table(
     sa.Column("since", sa.BigInteger, nullable=False),
     sa.Column("sent_at", sa.BigInteger, nullable=False),
     sa.Column("why", sa.Text, nullable=False),
+    sa.Column("loading_at", sa.BigInteger, nullable=True),
+    sa.Column("seen_report", sa.String(64), nullable=True),
+    sa.Column("seen_failure", sa.String(64), nullable=True),
+    sa.Column("seen_progress", sa.String(64), nullable=True),
     sa.Index("campaign_members_by_phase", "campaign", "wave", "phase"),
     sa.Index("campaign_members_by_device", "devices_of", "device"),
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from bridge.artefacts.report import UpdateState
 from bridge.device_pages import OfferedUpdate
@@ -15,6 +17,7 @@ from cloud.hub.campaign import CampaignPace
 from cloud.hub.campaigns import starting
 from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, find_devices, start_campaign
 from cloud.hub.labels import parse_selector
+from cloud.hub.registry import campaign_sending as sending
 from cloud.hub.registry import campaign_steps as steps
 from cloud.hub.registry import campaigns as module
 from cloud.hub.registry.artefacts import ArtefactInUse, ArtefactRow, RegisteredArtefacts
@@ -24,8 +27,9 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_changes import DeviceChanges
 from cloud.hub.registry.device_choice import DeviceTarget
 from cloud.hub.registry.device_tenants import UnknownDeviceTenant
-from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates
+from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateFilter
 from cloud.hub.registry.devices import DeviceLink, LinkKind, NewDeviceRow, RegisteredDevices, TenantLimits
+from cloud.hub.registry.dialects import Sqlite
 from cloud.hub.registry.events import EventType
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.rollout import MemberPhase, RolloutState, WavesError
@@ -41,8 +45,8 @@ class Site:
 
     def __init__(self, database: Database, place: Place) -> None:
         self.database, self.place = database, place
-        self.campaigns = Campaigns(database)
         self.now = 1_000
+        self.campaigns = Campaigns(database, lambda _: self.now * S)
         self.sequence = 0
         self.hall, self.roof = PageGateway(("acme", "hall")), PageGateway(("acme", "roof"))
 
@@ -63,30 +67,44 @@ class Site:
         RegisteredDevices(self.database).remove("acme", device, lambda _: None)
 
     def start(self, *patterns: str, version: str = "1.2.0", waves: str = "100%", **fields: Any) -> str:
+        draft = self.draft(*patterns, version=version, waves=waves, **fields)
+        return start_campaign(self.campaigns, draft, find_devices(self.database, draft)).id
+
+    def draft(self, *patterns: str, version: str = "1.2.0", waves: str = "100%", **fields: Any) -> CampaignDraft:
         target = fields.pop("target", DeviceTarget(patterns or ("*",)))
         pace = PACE._replace(**{name: fields.pop(name) for name in PACE._fields if name in fields})
         given = {"devices_of": "acme", "ends_at": None, **fields}
-        draft = CampaignDraft(
+        return CampaignDraft(
             tenant="acme", name="blinker", version=version, target=target, waves=waves, pace=pace, made_by="anna",
             note="", **given,
         )  # fmt: skip
-        labelled = find_devices(self.database, draft)
-        return start_campaign(self.database, draft, labelled, self.now * S).id
 
     def run(self, campaign: str, seconds: int = 0) -> CampaignRecord:
         """Let time pass, and advance a campaign as far as it goes."""
         self.now += seconds
-        while self.campaigns.has_step(campaign, self.now * S):  # as the looks of a hub
-            while self.campaigns.advance(campaign, self.now * S):
+        while self.campaigns.has_step(campaign):  # as the looks of a hub
+            while self.campaigns.advance(campaign):
                 pass
         return self.campaigns.get(campaign)
 
-    def report(self, device: str, state: str, version: str = "1.2.0", reason: str = "", gateway: str = "hall") -> None:
-        self.sequence += 1
-        at = self.now * S
-        DeviceUpdates(self.database).record(
-            [DeviceUpdate("acme", "blinker", version, device, state, reason, gateway, gateway, self.sequence, at, at)]
-        )
+    def report(
+        self,
+        device: str,
+        *states: str,
+        version: str = "1.2.0",
+        reason: str = "",
+        gateway: str = "hall",
+        ago: int = 0,
+        ahead: int = 0,
+    ) -> None:
+        """Let a hub take reports of a device together. `ago`: seconds since the gateway received them; `ahead`: by
+        which the clock of the hub is ahead."""
+        reports = []
+        for state in states:
+            self.sequence += 1
+            name = ("acme", "blinker", version, device, state, reason, gateway, gateway, self.sequence)
+            reports.append(DeviceUpdate(*name, (self.now - ago) * S, (self.now + ahead) * S))
+        DeviceUpdates(self.database).record(reports)
 
     def phases(self, campaign: str) -> dict[str, str]:
         return {each.member.device: each.member.phase.value for each in self.campaigns.members(campaign, None, "", 999)}
@@ -101,6 +119,19 @@ class Site:
             for name, each in there.items()
             if each.offers
         }
+
+
+def limit_parameters(database: Database) -> None:
+    """Let SQLite take as many parameters in a statement as old versions; another database is left as it is."""
+    if not isinstance(database.dialect, Sqlite):
+        return
+
+    def work(tx: sa.Connection) -> None:
+        connection = tx.connection.driver_connection
+        assert isinstance(connection, sqlite3.Connection)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+
+    database.transaction(work)
 
 
 @pytest.fixture
@@ -166,7 +197,7 @@ def test_failure_halts_and_withholds(site: Site) -> None:
     site.report("b", "healthy")
     site.run(campaign)
     assert site.phases(campaign)["b"] == "done", "reports count while it is halted"
-    site.campaigns.resume(campaign, site.now * S)
+    site.campaigns.resume(campaign)
     assert site.run(campaign).wave == 1
     assert site.phases(campaign) == {"a": "left-out", "b": "done", "c": "sent", "d": "sent"}
     assert site.offers()["a"] == [("1.2.0", True)]
@@ -178,13 +209,13 @@ def test_pause_withholds_and_resume_offers_again(site: Site) -> None:
     site.run(campaign)
     site.report("a", "installed")
     site.run(campaign)
-    site.campaigns.pause(campaign, site.now * S)
+    site.campaigns.pause(campaign)
     assert site.offers() == {name: [("1.2.0", name != "a")] for name in "abcd"}
     site.run(campaign, 500)
     assert site.phases(campaign)["b"] == "away"
     with pytest.raises(CampaignError):
-        site.campaigns.pause(campaign, site.now * S)
-    site.campaigns.resume(campaign, site.now * S)
+        site.campaigns.pause(campaign)
+    site.campaigns.resume(campaign)
     assert site.phases(campaign)["b"] == "sent", "with its time from the beginning"
     assert {each for some in site.offers().values() for each in some} == {("1.2.0", False)}
 
@@ -193,11 +224,11 @@ def test_stop_withdraws_all_offers(site: Site) -> None:
     campaign = site.start()
     site.run(campaign)
     assert len(site.offers()) == 4
-    assert site.campaigns.stop(campaign, site.now * S).state is RolloutState.ABORTED
+    assert site.campaigns.stop(campaign).state is RolloutState.ABORTED
     assert site.offers() == {}
     for change in (site.campaigns.stop, site.campaigns.resume, site.campaigns.pause):
         with pytest.raises(CampaignError):
-            change(campaign, site.now * S)
+            change(campaign)
     assert not site.campaigns.offering()
     site.start()
 
@@ -207,7 +238,7 @@ def test_stop_of_a_campaign_that_is_done(site: Site) -> None:
     site.report("a", "healthy")
     assert site.run(campaign).state is RolloutState.DONE
     assert len(site.offers()) == 1
-    stopped = site.campaigns.stop(campaign, site.now * S)
+    stopped = site.campaigns.stop(campaign)
     assert (stopped.state, stopped.closed) == (RolloutState.DONE, True)
     assert site.offers() == {}
 
@@ -278,9 +309,162 @@ def test_removed_devices_start_no_wave(site: Site) -> None:
     site.run(campaign)
     assert (site.phases(campaign)["b"], site.campaigns.get(campaign).wave) == ("sent", 0), "the next one is asked first"
     site.run(campaign, 100)
-    assert not site.campaigns.has_step(campaign, site.now * S), "nobody else waits"
+    assert not site.campaigns.has_step(campaign), "nobody else waits"
     site.report("b", "healthy")
     assert site.run(campaign).state is RolloutState.DONE
+
+
+def test_device_that_goes_silent_after_it_has_begun_halts(site: Site) -> None:
+    """It may be bricked. A device that has not started sleeps."""
+    campaign = site.start(waves="2,100%")
+    site.run(campaign)
+    site.report("a", "downloading", "verified")
+    site.report("b", "healthy")
+    site.run(campaign)
+    assert site.run(campaign, 99).wave == 0, "it is waited for"
+    record = site.run(campaign, 1)
+    assert (record.state, site.phases(campaign)["a"]) == (RolloutState.HALTED, "failed")
+    assert "a" in record.why
+    assert site.offers()["a"] == [("1.2.0", True)]
+    site.report("a", "installed")
+    site.run(campaign)
+    assert site.phases(campaign)["a"] == "confirmed", "it lives"
+    assert site.offers()["a"] == [("1.2.0", False)]
+    site.campaigns.resume(campaign)
+    record = site.run(campaign, 10)
+    assert (record.state, record.wave) == (RolloutState.RUNNING, 1)
+    assert site.phases(campaign)["a"] == "done"
+
+
+def test_device_is_not_silent_while_it_is_held(site: Site) -> None:
+    campaign = site.start("a")
+    site.run(campaign)
+    site.report("a", "downloading")
+    site.run(campaign)
+    site.campaigns.pause(campaign)
+    site.run(campaign, 500)
+    assert site.phases(campaign) == {"a": "sent"}
+    site.campaigns.resume(campaign)
+    site.run(campaign, 99)
+    assert site.phases(campaign) == {"a": "sent"}
+    assert site.run(campaign, 1).state is RolloutState.HALTED
+
+
+@pytest.mark.parametrize("ahead", [-600, 600, 366 * 86_400])
+def test_clocks_of_hubs_change_nothing(site: Site, ahead: int) -> None:
+    """A hub takes reports by its own clock; the registry measures the times."""
+    site.now = 400 * 86_400
+    campaign = site.start(waves="1,2,100%", failures_max=1)
+    site.run(campaign)
+    site.report("a", "installed", ahead=ahead)
+    site.run(campaign, 9)
+    assert site.phases(campaign)["a"] == "confirmed", "its soak time has not ended"
+    site.run(campaign, 1)
+    site.report("b", "verified", ahead=ahead)
+    site.run(campaign, 99)
+    assert site.phases(campaign)["b"] == "sent"
+    site.report("b", "rolled-back", ahead=ahead)
+    assert site.run(campaign).state is RolloutState.HALTED
+    assert site.phases(campaign)["b"] == "failed"
+
+
+def test_registry_measures_the_times(site: Site) -> None:
+    """Without a clock of its own, as at a hub."""
+    campaigns = Campaigns(site.database)
+    since = campaigns.now_us()
+    site.now = since // S
+    campaign = site.start("a")
+    while campaigns.advance(campaign):
+        pass
+    [row] = campaigns.members(campaign, None, "", 9)
+    assert since <= row.member.sent_at <= campaigns.now_us()
+    assert not campaigns.has_step(campaign)
+
+
+def test_reports_of_before_are_no_answer(site: Site) -> None:
+    """A device was set back to another version; its old success, and old failures of others, say nothing."""
+    site.report("a", "healthy")
+    site.report("a", "installed", version="1.1.0", ago=-1)
+    site.report("b", "rolled-back")
+    site.report("c", "healthy")
+    campaign = site.start("[abc]", waves="100%")
+    record = site.run(campaign)
+    assert site.phases(campaign) == {"a": "sent", "b": "sent", "c": "done"}, "c has it, and nothing newer"
+    assert record.state is RolloutState.RUNNING
+    site.report("a", "rolled-back", gateway="roof", ago=2 * 86_400)
+    site.report("b", "healthy", gateway="roof", ago=2 * 3_600)
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "sent", "b": "sent", "c": "done"}, "a gateway that was away brings them"
+    site.report("a", "healthy")
+    site.report("b", "rolled-back")
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "done", "b": "failed", "c": "done"}
+
+
+def test_reports_end_with_the_device(site: Site) -> None:
+    """Another device under its name has proven nothing."""
+    site.register("a", "hall", tenant="ACME")
+    for name in ("a", "a@ACME", "b"):
+        site.report(name, "healthy")
+    site.remove("a")
+    left = [each.device for each in DeviceUpdates(site.database).page(UpdateFilter("acme"), None, 9)]
+    assert left == ["a@ACME", "b"]
+    site.register("a", "hall")
+    campaign = site.start("[ab]")
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "sent", "b": "done"}
+
+
+def test_device_that_was_removed_before_the_start_is_not_offered_it(site: Site) -> None:
+    draft = site.draft("[ab]")
+    labelled = find_devices(site.database, draft)
+    site.remove("a")
+    campaign = start_campaign(site.campaigns, draft, labelled).id
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "forgotten", "b": "sent"}
+    site.register("a", "hall")
+    assert site.offers().keys() == {"b"}
+
+
+@pytest.mark.parametrize("states", [("installed", "downloading"), ("installed", "verified")])
+def test_device_that_fetches_it_again_in_its_soak_time_has_failed(site: Site, states: tuple[str, str]) -> None:
+    campaign = site.start("a")
+    site.run(campaign)
+    site.report("a", states[0])
+    site.run(campaign)
+    site.report("a", states[1])
+    assert site.run(campaign).state is RolloutState.HALTED
+    assert site.phases(campaign) == {"a": "failed"}
+
+
+@pytest.mark.parametrize("after", ["downloading", "installed", "healthy"])
+def test_failure_is_seen_although_a_later_report_came_with_it(site: Site, after: str) -> None:
+    """A gateway that was away brings both in one batch."""
+    campaign = site.start("a")
+    site.run(campaign)
+    site.report("a", "downloading", "rolled-back", after, reason="no boot")
+    record = site.run(campaign)
+    assert (record.state, record.why) == (RolloutState.HALTED, "device a: no boot")
+    site.campaigns.stop(campaign)
+    second = site.start("a")
+    record = site.run(second)
+    assert record.state is not RolloutState.HALTED, "it is known, and of before"
+
+
+def test_mass_failure_with_an_old_sqlite(site: Site) -> None:
+    """SQLite before 3.32 takes 999 parameters in a statement."""
+    for number in range(1_000):
+        site.register(f"x{number:03}", "hall")
+    campaign = site.start("x*", failures_max=9)
+    site.run(campaign)
+    reports = [
+        DeviceUpdate("acme", "blinker", "1.2.0", f"x{number:03}", "rolled-back", "", "hall", "h", number, S, S)
+        for number in range(1_000)
+    ]
+    DeviceUpdates(site.database).record([each._replace(reported_at=site.now * S) for each in reports])
+    limit_parameters(site.database)
+    assert site.run(campaign).state is RolloutState.HALTED
+    assert set(site.phases(campaign).values()) == {"failed"}
 
 
 def test_artefact_of_a_campaign_is_not_removed(site: Site) -> None:
@@ -288,13 +472,13 @@ def test_artefact_of_a_campaign_is_not_removed(site: Site) -> None:
     artefacts = RegisteredArtefacts(site.database)
     with pytest.raises(ArtefactInUse):
         artefacts.begin_removal("acme", "blinker", "1.2.0")
-    site.campaigns.stop(campaign, site.now * S)
+    site.campaigns.stop(campaign)
     assert artefacts.begin_removal("acme", "blinker", "1.2.0").removing
 
 
 def test_downgrade_is_a_failure(site: Site) -> None:
-    site.report("a", "healthy", "1.2.0")
-    site.report("b", "rolled-back", "1.2.0")
+    site.report("a", "healthy")
+    site.report("b", "rolled-back")
     campaign = site.start(version="1.1.0", failures_max=1)
     site.run(campaign)
     assert site.phases(campaign) == {"a": "failed", "b": "sent", "c": "sent", "d": "sent"}
@@ -306,7 +490,7 @@ def test_later_campaign_takes_over_device_by_device(site: Site) -> None:
     first = site.start(version="1.1.0")
     site.run(first)
     for name in "abcd":
-        site.report(name, "healthy", "1.1.0")
+        site.report(name, "healthy", version="1.1.0")
     assert site.run(first).state is RolloutState.DONE
     second = site.start(waves="1,100%")
     site.run(second)
@@ -354,7 +538,7 @@ def test_choice_of_devices(site: Site) -> None:
         found: dict[int, set[str]] = {}
         for each in site.campaigns.members(campaign, None, "", 99):
             found.setdefault(each.member.wave, set()).add(each.member.device)
-        site.campaigns.stop(campaign, 1)
+        site.campaigns.stop(campaign)
         return found
 
     assert chosen("a", "[bc]") == {0: {"a", "b", "c"}}
@@ -391,17 +575,17 @@ def test_limits_of_a_tenant(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     for _ in range(4):
         site.now += 1
         ended.append(site.start("a"))
-        site.campaigns.stop(ended[-1], site.now * S)
+        site.campaigns.stop(ended[-1])
     kept = [each.id for each in site.campaigns.page("acme", None, 9)]
     assert kept == [ended[3], ended[2], ended[1]][: len(kept)]
     assert len(kept) <= 3
 
 
 def test_large_wave_takes_several_steps(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "SENT_AT_ONCE", 3)
+    monkeypatch.setattr(sending, "SENT_AT_ONCE", 3)
     monkeypatch.setattr(steps, "MOVED_AT_ONCE", 2)
     campaign = site.start()
-    assert site.campaigns.advance(campaign, site.now * S)
+    assert site.campaigns.advance(campaign)
     assert len(site.offers()) == 3
     site.run(campaign)
     assert len(site.offers()) == 4
@@ -415,7 +599,7 @@ def test_events_and_pages(site: Site) -> None:
     for _ in range(3):
         site.now += 1
         campaigns.append(site.start("a"))
-        site.campaigns.stop(campaigns[-1], site.now * S)
+        site.campaigns.stop(campaigns[-1])
     first = site.campaigns.page(None, None, 2)
     assert [each.id for each in first] == campaigns[:0:-1]
     last = first[-1]
@@ -434,8 +618,8 @@ def test_repeated_steps_change_nothing(site: Site) -> None:
     site.offers()
     pages = site.hall.pages
     for _ in range(3):
-        assert not site.campaigns.has_step(campaign, site.now * S)
-        assert not site.campaigns.advance(campaign, site.now * S)
+        assert not site.campaigns.has_step(campaign)
+        assert not site.campaigns.advance(campaign)
     site.offers()
     assert site.hall.pages == pages
 

@@ -94,6 +94,37 @@ def test_final_report_of_another_gateway_stands_whatever_its_clock_says(updates:
     assert updates.page(ACME, None, 1)[0].state == "rolled-back"
 
 
+def test_last_failure_stays_known(updates: DeviceUpdates) -> None:
+    """A campaign sees it although later reports came with it; an older one of another gateway is none."""
+    updates.record([report(1, "rolled-back", reason="no boot"), report(2, "downloading"), report(3, "healthy")])
+    [row] = updates.page(ACME, None, 9)
+    assert (row.state, row.failure, row.failure_reason, row.failure_at) == ("healthy", "a:1", "no boot", 1)
+    updates.record([report(7, "rolled-back", stream="b", reported_at=2)])
+    assert updates.page(ACME, None, 9)[0].failure == "a:1"
+    updates.record([report(4, "rolled-back")])
+    [row] = updates.page(ACME, None, 9)
+    assert (row.state, row.failure, row.failure_reason) == ("rolled-back", "a:4", "")
+
+
+def test_last_report_on_the_way_stays_known(updates: DeviceUpdates) -> None:
+    """A final one of another gateway stands before it."""
+    updates.record([report(1, "rolled-back", reported_at=50)])
+    updates.record([report(1, "downloading", stream="b", reported_at=51)])
+    [row] = updates.page(ACME, None, 9)
+    assert (row.state, row.failure, row.progress, row.progress_at) == ("rolled-back", "a:1", "b:1", 51)
+    updates.record([report(1, "downloading", stream="b", reported_at=99), report(2, "installed", stream="b")])
+    [row] = updates.page(ACME, None, 9)
+    assert (row.state, row.progress_at, row.failure) == ("rolled-back", 51, "a:1")
+
+
+def test_reports_of_a_device_are_deleted_together(updates: DeviceUpdates, place: Place) -> None:
+    updates.record([report(device=name, version=version) for name in "abc" for version in ("1.2.0", "1.3.0")])
+    with contextlib.closing(open_registry(place.url).database) as database:
+        database.transaction(lambda tx: module.forget_device_updates(tx, "acme", ["a", "c", "d"]))
+        database.transaction(lambda tx: module.forget_device_updates(tx, "other", ["b"]))
+    assert {device for _, device, _ in listed(updates)} == {"b"}
+
+
 def test_names_with_backslashes_follow_each_other(updates: DeviceUpdates) -> None:
     names = ["a\\1", "a\\b", "a\\z", "b"]
     updates.record([report(device=name) for name in names])

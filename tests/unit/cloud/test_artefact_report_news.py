@@ -80,6 +80,14 @@ def test_newest_report_of_a_stream_is_enough() -> None:
     assert (found.reason, found.sequence) == ("49", 50)
 
 
+def test_newest_failure_of_a_stream_is_kept_beside_the_newest_report() -> None:
+    states = ("downloading", "rolled-back", "rolled-back", "downloading", "installed")
+    found = reports(*(run(content=body(state=each)) for each in states))
+    assert [(each.state, each.sequence) for each in found] == [("rolled-back", 3), ("installed", 5)]
+    found = reports(*(run(content=body(state=each)) for each in (*states, "rolled-back")))
+    assert [(each.state, each.sequence) for each in found] == [("installed", 5), ("rolled-back", 6)]
+
+
 def test_reason_is_one_line_of_limited_length() -> None:
     (found,) = reports(run(content=body(reason="a\n\x00" + "b" * 600)))
     assert found.reason.startswith("a\\n\\x00b")

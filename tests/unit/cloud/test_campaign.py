@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bridge.artefacts.report import UpdateState
-from cloud.hub.campaign import CampaignMember, CampaignPace, MemberReport, count_phases, move_member, plan_campaign
+from cloud.hub.campaign import (
+    CampaignMember,
+    CampaignPace,
+    MemberReport,
+    PastReport,
+    count_phases,
+    move_member,
+    plan_campaign,
+)
+from cloud.hub.limits import FAILURE_EARLY_S_MAX, SUCCESS_EARLY_S_MAX
 from cloud.hub.rollout import MemberPhase, RolloutState
 
 PACE = CampaignPace(soak_s=10, away_s=100, failures_max=1, enough_percent=100)
@@ -17,12 +26,23 @@ WAITING, SENT, AWAY, CONFIRMED, DONE, FAILED = (
 
 
 def moved(
-    phase: MemberPhase, state: str | None, *, since: int = 50, now: int = 60, at: int = 55, reason: str = ""
+    phase: MemberPhase,
+    state: str | None,
+    *,
+    since: int = 50,
+    now: int = 60,
+    at: int = 55,
+    name: str = "new",
+    loading: int | None = None,
+    failure: PastReport | None = None,
+    held: bool = False,
 ) -> tuple[MemberPhase, int]:
-    """Return phase and begin, in seconds, of a device that was offered the version at second 40."""
-    member = CampaignMember("pump", 0, phase, since * S, 40 * S)
-    report = None if state is None else MemberReport(UpdateState(state), reason, at * S)
-    after = move_member(member, report, PACE, now * S)
+    """Return phase and begin, in seconds, of a device that was offered the version at second 40, after reports that
+    are known as ``old``."""
+    loading_at = None if loading is None else loading * S
+    member = CampaignMember("pump", 0, phase, since * S, 40 * S, "", loading_at, "old", "old")
+    report = None if state is None else MemberReport(UpdateState(state), "", at * S, name, at * S, failure)
+    after = move_member(member, report, PACE, now * S, held=held)
     return after.phase, after.since // S
 
 
@@ -36,15 +56,18 @@ def moved(
         (SENT, "healthy", (DONE, 60)),
         (SENT, "rolled-back", (FAILED, 60)),
         (AWAY, None, (AWAY, 50)),
-        (AWAY, "downloading", (SENT, 55)),
+        (AWAY, "downloading", (SENT, 60)),
         (AWAY, "installed", (CONFIRMED, 60)),
         (AWAY, "healthy", (DONE, 60)),
         (AWAY, "rolled-back", (FAILED, 60)),
         (CONFIRMED, "installed", (DONE, 60)),
         (CONFIRMED, "healthy", (DONE, 60)),
         (CONFIRMED, "rolled-back", (FAILED, 60)),
+        (CONFIRMED, "downloading", (FAILED, 60)),
+        (CONFIRMED, "verified", (FAILED, 60)),
         (DONE, "healthy", (DONE, 50)),
         (DONE, "rolled-back", (FAILED, 60)),
+        (DONE, "downloading", (DONE, 50)),
         (WAITING, "healthy", (WAITING, 50)),
         (FAILED, "healthy", (FAILED, 50)),
         (MemberPhase.SUPERSEDED, "rolled-back", (MemberPhase.SUPERSEDED, 50)),
@@ -55,22 +78,74 @@ def test_report_gives_the_phase(phase: MemberPhase, state: str | None, expected:
     assert moved(phase, state) == expected
 
 
-def test_reports_of_earlier_campaigns() -> None:
-    """A failure before the offer does not count; a device that runs the version already is done."""
-    assert moved(SENT, "rolled-back", at=39) == (SENT, 50)
-    assert moved(SENT, "rolled-back", at=40) == (FAILED, 60)
-    assert moved(SENT, "healthy", at=1) == (DONE, 60)
-    assert moved(AWAY, "downloading", at=50) == (AWAY, 50)
-    assert moved(DONE, "rolled-back", at=50) == (DONE, 50)
+@pytest.mark.parametrize("state", [each.value for each in UpdateState])
+@pytest.mark.parametrize("phase", [SENT, AWAY])
+def test_report_that_was_known_at_the_offer_moves_nothing(phase: MemberPhase, state: str) -> None:
+    """Whatever the clock of the hub said that took it."""
+    for at in (1, 40, 59, 9_999):
+        assert moved(phase, state, at=at, name="old") == (phase, 50)
+
+
+def test_old_report_that_comes_late_is_neither_success_nor_failure() -> None:
+    """From a gateway that was away for weeks. Clocks of gateways may be wrong by some time."""
+    for state, tolerance, expected in (
+        ("healthy", SUCCESS_EARLY_S_MAX, DONE),
+        ("installed", SUCCESS_EARLY_S_MAX, CONFIRMED),
+        ("rolled-back", FAILURE_EARLY_S_MAX, FAILED),
+    ):
+        assert moved(SENT, state, at=40 - tolerance) == (expected, 60)
+        assert moved(SENT, state, at=39 - tolerance) == (SENT, 50)
+    old = PastReport("late", "", -FAILURE_EARLY_S_MAX * S)
+    assert moved(CONFIRMED, "installed", failure=old, now=55) == (CONFIRMED, 50)
+
+
+def test_failure_counts_although_another_report_has_overtaken_it() -> None:
+    failure = PastReport("new-failure", "no boot", 55 * S)
+    for phase in (SENT, AWAY, CONFIRMED, DONE):
+        for state in ("downloading", "installed", "healthy"):
+            assert moved(phase, state, failure=failure) == (FAILED, 60)
+    assert moved(DONE, "healthy", failure=failure._replace(name="old")) == (DONE, 50)
+
+
+def test_report_on_the_way_counts_although_an_old_final_one_hides_it() -> None:
+    """The final one is of an earlier campaign, at another gateway."""
+    member = CampaignMember("pump", 0, AWAY, 50 * S, 40 * S, "", None, "old", "old", "old")
+    hidden = MemberReport(UpdateState.ROLLED_BACK, "", 1, "old", 1, None, PastReport("new", "", 55 * S))
+    after = move_member(member, hidden, PACE, 60 * S)
+    assert (after.phase, after.loading_at) == (SENT, 60 * S)
+    assert move_member(after, hidden, PACE, 159 * S) == after
+    assert move_member(after, hidden, PACE, 160 * S).phase is FAILED
+    old = hidden._replace(progress=PastReport("new", "", (39 - SUCCESS_EARLY_S_MAX) * S))
+    assert move_member(member, old, PACE, 60 * S) == member
 
 
 def test_time_moves_devices() -> None:
     assert moved(SENT, None, now=149) == (SENT, 50)
     assert moved(SENT, None, now=150) == (AWAY, 150)
-    assert moved(SENT, "downloading", now=154) == (SENT, 50), "it has proceeded at 55"
-    assert moved(SENT, "downloading", now=155) == (AWAY, 155)
     assert moved(CONFIRMED, "installed", now=59) == (CONFIRMED, 50)
     assert moved(CONFIRMED, None, now=60) == (DONE, 60)
+
+
+def test_silence_after_the_download_has_begun_is_a_failure() -> None:
+    assert moved(SENT, "verified", name="old", loading=55, now=154) == (SENT, 50)
+    assert moved(SENT, "verified", name="old", loading=55, now=155) == (FAILED, 155)
+    assert moved(SENT, "verified", name="old", loading=55, since=70, now=169) == (SENT, 70), "resumed at 70"
+    assert moved(SENT, "verified", name="old", loading=55, now=155, held=True) == (SENT, 50), "it may wait for us"
+    assert moved(SENT, None, now=150, held=True) == (AWAY, 150)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("downloading", SENT), ("verified", SENT), ("installed", CONFIRMED), ("healthy", DONE), ("rolled-back", FAILED)],
+)
+def test_device_that_went_silent_comes_back(state: str, expected: MemberPhase) -> None:
+    member = CampaignMember("pump", 0, FAILED, 50 * S, 40 * S, "silent", 45 * S, "old", "")
+    report = MemberReport(UpdateState(state), "", 0, "new", 55 * S)
+    after = move_member(member, report, PACE, 60 * S)
+    assert (after.phase, after.since, after.why == "silent") == (expected, 60 * S, False)
+    assert move_member(member, report._replace(name="old"), PACE, 9_999 * S) == member
+    again = move_member(after, report, PACE, 60 * S)
+    assert again.phase is expected, "each report moves it once"
 
 
 def test_failure_has_its_reason() -> None:

@@ -56,7 +56,7 @@ class Answers:
 
 def with_service(url: sa.URL, work: Callable[[HubDeviceUpdates, Answers], object]) -> None:
     async def main() -> None:
-        service = HubDeviceUpdates(url, lambda: 1_000_000)
+        service = HubDeviceUpdates(url)
         await service.open()
         try:
             await work(service, Answers())  # type: ignore[misc]

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (28, "63da1079e5efcbd5")
+TABLES_OF_VERSION = (29, "a6488996b263a775")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 
