@@ -264,7 +264,11 @@ class Authenticator:
             return verify(candidate, password, at_s) if candidate is not None and valid else None
 
         def done(secret: CredentialSecret | None) -> None:
-            self._verified(username, digest, secret, waiting, source, client)
+            if candidate is None and not waiting.answered and self._by_login(username) is not None:
+                self._waiting.remove(waiting)  # the user was added while the users were read
+                self.check(username, password, decided, source, client)
+            else:
+                self._verified(username, digest, secret, waiting, source, client)
 
         self._worker(work, done)
 

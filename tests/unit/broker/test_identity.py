@@ -107,6 +107,15 @@ class TestVerdicts:
         rig.work()
         assert rig.gate.verifications == 1
 
+    def test_user_who_is_added_during_the_verification_logs_in(self, joe: CredentialUser) -> None:
+        """The users are read on another thread at that moment, so that the name was still unknown."""
+        rig = Rig()
+        verdicts = rig.ask("joe", "s3cret")
+        rig.gate.update(CredentialSnapshot({"joe": joe}, b"k"))
+        rig.work()
+        assert verdicts == [LoginVerdict.ACCEPTED]
+        assert rig.gate.refused == 0
+
     def test_user_of_another_broker_logs_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A password logs in, SCRAM does not; the time does not show that its hash is of another form."""
         decoys = list[bytes]()
