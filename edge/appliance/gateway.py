@@ -34,6 +34,7 @@ from edge.appliance.console.status import (
     FlowStatus,
     GatewayStatus,
     MemoryStatus,
+    ScheduledStatus,
     UplinkStatus,
 )
 from edge.appliance.crossing.documents import BridgeStatus
@@ -380,6 +381,7 @@ class Gateway:
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
         polling = self._devices.polls.count if self._devices is not None else 0
         router = broker.router
+        scheduled = router.scheduled
         rooms, log_lines = router.quotas.usage(), logs.figures()
         return {
             "gateway": self.configuration.gateway,
@@ -414,6 +416,7 @@ class Gateway:
                 "room": [room._asdict() for room in rooms],  # type: ignore[misc]  # as RoomStatus
                 "wear": msgspec.to_builtins(self._wear),
                 "commits": CommitDurations(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
+                "scheduled": ScheduledStatus(messages=len(scheduled), bytes=scheduled.bytes, refused=scheduled.refused),
             },
             "memory": _memory(broker.admission),
             "uplink": _uplink_status(self.uplinks),

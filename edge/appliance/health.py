@@ -25,6 +25,7 @@ from edge.appliance.problems import (
     memory_problems,
     name_problems,
     room_problems,
+    scheduled_problem,
     store_problems,
     token_problem,
     unrouted_problem,
@@ -121,9 +122,9 @@ class GatewayHealth:
         self._files_at = float("-inf")
         self._health = HealthChecks(
             (
-                self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials,
-                self.hubs, self.losses, self.unrouted, self.certificates, self.machine, self.lag.problems, log_problems,
-                self.files, self.refused_devices, self.silent_devices, self.artefacts,
+                self.store, self.room, self.names, self.scheduled, self.memory, self.logs, self.housekeeping,
+                self.credentials, self.hubs, self.losses, self.unrouted, self.certificates, self.machine,
+                self.lag.problems, log_problems, self.files, self.refused_devices, self.silent_devices, self.artefacts,
             )
         )  # fmt: skip
 
@@ -163,6 +164,11 @@ class GatewayHealth:
         names = list(self._broker.router.names)
         refused = {one.kind.value: one.refused for one in names if one.refused}
         yield from name_problems(names, self._names_refused.lately(refused))
+
+    def scheduled(self) -> Iterator[FoundProblem]:
+        refused = self._broker.router.scheduled.refused
+        if refused:
+            yield scheduled_problem(refused)
 
     def memory(self) -> Iterator[FoundProblem]:
         admission = self._broker.admission

@@ -14,7 +14,7 @@ from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import QuotaUsage
 from edge.health.problems import FoundProblem, Severity
-from edge.output.amounts import size
+from edge.output.amounts import counted, size, verb
 from edge.output.text import line, word
 
 ADDRESSES_NAMED_MAX: Final = 3
@@ -34,6 +34,14 @@ def token_problem(overdue: str) -> FoundProblem:
     """Return the problem that the token issuer's keys are unknown or too old."""
     step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates still work"
     return FoundProblem("token issuer", overdue, step)
+
+
+def scheduled_problem(messages: int) -> FoundProblem:
+    """Return the problem that due messages stay in the schedule, because their addresses refuse them."""
+    due = f"{counted(messages, 'scheduled message')} {verb(messages, 'is', 'are')} due"
+    what = f"{due}, and refused by {verb(messages, 'its address', 'their addresses')}: kept, and tried again"
+    step = "see the reasons: waypost message scheduled list; give the addresses room, or make them queues or topics"
+    return FoundProblem("scheduled messages", what, step, Severity.WARNING)
 
 
 def unrouted_problem(addresses: Sequence[str], forward: str) -> FoundProblem:

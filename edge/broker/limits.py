@@ -500,6 +500,25 @@ DELIVERY_TIME_AHEAD_MS_MAX: Final = 1_000
 """Largest lead in milliseconds of a delivery time over our clock that still means now, in requests of AMQP senders:
 two clocks set by NTP differ by less."""
 
+SCHEDULED_MESSAGES_MAX: Final = 10_000
+"""Messages that wait for their delivery time, in one store. Each takes about 0.5 KiB of memory besides its body on
+disk, so all of them 5 MiB."""
+
+SCHEDULED_BYTES_MAX: Final = 64 << 20
+"""Their bytes. They are outside of the quotas of addresses until they are due."""
+
+SCHEDULED_USER_SHARE: Final = 2
+"""One user may use this part of both limits: a half. So a faulty application leaves room for the others."""
+
+SCHEDULED_AHEAD_MS_MAX: Final = 400 * 86_400_000
+"""Longest wait in milliseconds, 400 days: a yearly date with a month to spare. A longer one is from a wrong clock."""
+
+SCHEDULED_AT_ONCE: Final = 100
+"""Due messages that are published in one housekeeping (`TICK_S`). Each is read from disk, which takes about 0.1 ms."""
+
+SCHEDULED_AGAIN_S: Final = 5.0
+"""Seconds until a due message that its address refused is tried again."""
+
 ANYCAST_HELD_MAX: Final = 100
 """Messages of one MQTT connection before version 5 that wait for the consumer of an anycast address: the protocol
 cannot report its absence. Beyond it, or after `ANYCAST_ANSWER_S_MAX`, the connection ends and the client sends again.

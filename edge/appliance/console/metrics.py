@@ -74,6 +74,10 @@ def _gateway(status: GatewayStatus) -> Iterable[Metric]:
     yield GaugeMetricFamily("waypost_store_messages", "Messages in the store.", value=store.get("messages", 0))
     yield GaugeMetricFamily("waypost_store_bytes", "Bytes of message bodies stored.", value=store.get("bytes", 0))
     yield GaugeMetricFamily("waypost_store_file_bytes", "Size of the store on disk.", value=store.get("file_bytes", 0))
+    scheduled = store.get("scheduled")
+    if scheduled is not None:
+        about = "Messages that wait for their delivery time."
+        yield GaugeMetricFamily("waypost_scheduled_messages", about, value=scheduled["messages"])
     commits = store.get("commits")
     if commits is not None:
         ends = [*((f"{end:.6g}", count) for end, count in commits["buckets"]), ("+Inf", commits["total"])]

@@ -97,6 +97,14 @@ class WearStatus(TypedDict, total=False):
     days_left: float | None
 
 
+class ScheduledStatus(TypedDict):
+    """Messages that wait for their delivery time; `refused` ones are due, and their address refuses them."""
+
+    messages: int
+    bytes: int
+    refused: int
+
+
 class StoreStatus(TypedDict, total=False):
     """Store of the gateway. `room`: addresses in the order in which they drop messages when the store is full.
     `quota`: of the whole address space. `at_floor`: the medium's free space is at the configured minimum."""
@@ -111,6 +119,7 @@ class StoreStatus(TypedDict, total=False):
     room: Sequence[RoomStatus]
     wear: WearStatus
     commits: CommitDurations
+    scheduled: ScheduledStatus
 
 
 class PoolStatus(TypedDict):

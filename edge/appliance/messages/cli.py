@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -18,6 +19,7 @@ from edge.appliance.messages.documents import (
     MessageDocument,
     MessagePage,
     PublishOutcome,
+    ScheduledMessageList,
 )
 from edge.appliance.messages.limits import STEP_S_MAX
 from edge.appliance.running import data_option, gateway_client, http_option
@@ -39,6 +41,13 @@ MESSAGES: Final = Listing(
     ("position", "qos", "content_type", "size"),
     "no message",
 )
+SCHEDULED: Final = Listing(
+    "scheduled-message",
+    "number",
+    ("number", "address", "device", "due_in_s", "size", "refused"),
+    ("client", "received_at"),
+    "no scheduled message",
+)
 SILENT_S_MAX: Final = 60.0
 """Longest silence of a stream: the gateway sends a comment every 15 s."""
 DONE: Final = {"retry": "retried", "move": "moved", "delete": "deleted"}
@@ -48,6 +57,53 @@ DONE: Final = {"retry": "retried", "move": "moved", "delete": "deleted"}
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def message() -> None:
     """Send and browse messages."""
+
+
+@message.group()
+def scheduled() -> None:
+    """List or delete scheduled messages.
+
+    A sender of AMQP may request a delivery time. Until then its message is on disk, outside of its address.
+    """
+
+
+@scheduled.command("list")
+@click.option(
+    "--limit", type=click.IntRange(1, PAGE_MAX), default=PAGE, show_default=True, help="Most messages to show."
+)
+@click.option("--after", metavar="NEXT", help="Continue after an earlier page: its `next`.")
+@data_option
+@http_option
+@output_option("scheduled-message")
+def list_scheduled(limit: int, after: str | None, data: Path | None, http: str | None, form: str) -> None:
+    """List messages that wait for their time.
+
+    \b
+      waypost message scheduled list --data ./gw1
+    """
+    page = gateway_client(data, http).read(ScheduledMessageList, "messages/scheduled", limit=limit, after=after)
+    more = {"next": page.next, "total": page.total, "bytes": page.bytes}
+    print_listing(SCHEDULED, msgspec.to_builtins(page.messages), form, **more)
+
+
+@scheduled.command("delete")
+@click.argument("number")
+@data_option
+@http_option
+@json_option("scheduled-message")
+def delete_scheduled(number: str, data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
+    """Delete a scheduled message.
+
+    The loss ledger has an entry for it. NUMBER: from the list.
+
+    \b
+      waypost message scheduled delete 1764486000123456 --data ./gw1
+    """
+    gateway_client(data, http).ask(f"messages/scheduled/{quote(number, safe='')}", method="DELETE")
+    if as_json:
+        as_json.show([{"number": number}])
+        return
+    say(f"{line(number)}: deleted")
 
 
 @message.group()

@@ -128,6 +128,38 @@ class MessagePage(msgspec.Struct, kw_only=True):
     """Messages that were looked at for this page."""
 
 
+class ScheduledMessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One message that waits for its delivery time, without its body."""
+
+    number: str
+    """Identifier of the message, decimal digits."""
+    address: str
+    device: str
+    """Device that sent it."""
+    client: str = ""
+    """Client of the sender, if its name differs from the device's."""
+    received_at: float
+    """Time of its arrival."""
+    due_in_s: float
+    """Seconds until its delivery, or until its next try."""
+    size: int
+    """Bytes of body, properties and address."""
+    refused: str = ""
+    """Why its address refused it at the last try; empty: it is not due yet."""
+
+
+class ScheduledMessageList(msgspec.Struct, kw_only=True):
+    """Page of scheduled messages, in order of arrival."""
+
+    messages: list[ScheduledMessageDocument]
+    total: int
+    """Messages on all pages."""
+    bytes: int
+    """Bytes of all of them."""
+    next: int | None
+    """Value of `after` for the next page; None: this is the last one."""
+
+
 @hides("body", "base64")
 class NewMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Message that a person publishes."""

@@ -10,6 +10,9 @@
 ``GET /api/v1/messages``                 recv    messages that an address keeps, `documents.MessagePage`:
                                                  ``?address=&order=&after=&limit=&bytes=&since=&until=&q=&where=&json=``
 ``POST /api/v1/messages``                send    publish one as the signed-in user: `documents.NewMessage`
+``GET /api/v1/messages/scheduled``       view    messages that wait for their delivery time,
+                                                 `documents.ScheduledMessageList`: ``?after=&limit=``
+``DELETE /api/v1/messages/scheduled/N``  manage  drop the message with this number, with an entry in the loss ledger
 ``GET /api/v1/messages/live``            recv    messages as they arrive, `live.LiveMessages`: ``?filter=``
 =======================================  ======  ==================================================================
 
@@ -37,6 +40,7 @@ from edge.appliance.messages.dead_letters import DeadLetterService
 from edge.appliance.messages.documents import DeadLetterMove, DeadLetterStep, NewMessage, PublishOutcome
 from edge.appliance.messages.limits import BODY_BYTES_SHOWN, BODY_BYTES_SHOWN_MAX, PROPERTY_BYTES_MAX
 from edge.appliance.messages.live import LiveMessages
+from edge.appliance.messages.scheduled import ScheduledMessageService
 from edge.appliance.store.selection import moment
 from edge.broker.http.access import USER, AdmittedClient, HttpAccess
 from edge.broker.http.api import STATUS, HttpDeviceApi
@@ -60,6 +64,7 @@ def message_routes(router: Router, store: Store, devices: HttpDeviceApi, access:
     """Return the routes of this module. `devices` publishes."""
     dead = _DeadLetters(DeadLetterService(router, store, lambda *sent: _may_send(access.gate, *sent)), access)
     messages = _Messages(router, store, devices, access)
+    scheduled = _Scheduled(ScheduledMessageService(router))
     view, manage = needing(access.require_view), needing(access.require_manage)
     return [
         HttpRoute("/api/v1/dead-letters", view(dead.groups), methods=PURE),
@@ -69,6 +74,8 @@ def message_routes(router: Router, store: Store, devices: HttpDeviceApi, access:
         HttpRoute("/api/v1/dead-letters/delete", manage(dead.delete), methods=("POST",)),
         HttpRoute("/api/v1/messages", answering(messages.page), methods=PURE),
         HttpRoute("/api/v1/messages", answering(messages.publish), methods=("POST",)),
+        HttpRoute("/api/v1/messages/scheduled", view(scheduled.page), methods=PURE),
+        HttpRoute("/api/v1/messages/scheduled/{number}", manage(scheduled.delete), methods=("DELETE",)),
         HttpRoute("/api/v1/messages/live", answering(messages.live), methods=("GET",)),
     ]
 
@@ -112,6 +119,19 @@ class _DeadLetters:
     async def delete(self, request: Request) -> Response:
         selection = await _selection(request, DeadLetterStep)
         return json_answer(await self._service.delete(selection, request.scope.get(USER, "")))
+
+
+class _Scheduled:
+    def __init__(self, service: ScheduledMessageService) -> None:
+        self._service = service
+
+    async def page(self, request: Request) -> Response:
+        query = request.query_params
+        return json_answer(self._service.page(number_of(query, "after"), limit_of(query)))
+
+    async def delete(self, request: Request) -> Response:
+        await self._service.delete(request.path_params["number"])
+        return Response(status_code=204)
 
 
 class _Messages:

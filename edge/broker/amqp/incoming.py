@@ -14,7 +14,7 @@ from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, AttachRefused, check_to
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import ADDRESSED_AT_ONCE, HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
-from edge.broker.message.delivery_time import delivery_delay_of
+from edge.broker.message.delivery_time import DeliveryTime, delivery_time_of, without_delivery_time
 from edge.broker.message.translation import (
     GROUP_FIELD,
     address_of,
@@ -29,6 +29,7 @@ from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
+from edge.broker.router.scheduled_messages import ScheduleFault, ScheduleRefused
 
 _NS_IN_MS = 1_000_000
 _NO_CONSUMER = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)
@@ -46,6 +47,13 @@ _OUTCOMES = {
     DeliveryState.MODIFIED_UNDELIVERABLE: "amqp:modified:list",
 }
 """Symbolic descriptors of outcomes (section 3.4), as a source lists them."""
+_UNSCHEDULED = {
+    ScheduleFault.DIRECT: "amqp:not-implemented",
+    ScheduleFault.EXPIRED: "amqp:precondition-failed",
+    ScheduleFault.TOO_FAR: "amqp:precondition-failed",
+    ScheduleFault.NO_ROOM: CONDITIONS[Refusal.FULL],
+}
+"""Conditions for messages that cannot be scheduled."""
 _MODIFIED = {
     Refusal.RELEASED: DeliveryState.MODIFIED,
     Refusal.DELIVERY_FAILED: DeliveryState.MODIFIED_FAILED,
@@ -324,12 +332,16 @@ class IncomingLink(Origin):
         for i, message in enumerate(event.messages):
             token = None if settled else event.deliveries[i]
             try:
-                properties, (address, device, header, body) = self._read(message, settled=settled)
+                properties, translated, later = self._read(message, settled=settled)
+                address, device, header, body = translated
                 flags = AMQP | flags_of(body, settled=settled)
                 if device:
                     flags &= ~RETAIN  # else one message of all devices of a tenant would be retained
                 if isinstance(properties[GROUP_FIELD], str):
                     flags |= GROUPED
+                if later is not None:
+                    self._schedule(translated, flags, later, token)
+                    continue
             except (DecodeError, AttachRefused) as error:
                 self._reject(token, error)
                 continue
@@ -341,12 +353,15 @@ class IncomingLink(Origin):
                 pending.tokens.append(token)
         self._publish_pending(pending)
 
-    def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], TranslatedMessage]:
-        """Return the properties and the translation of one message. Raises `DecodeError` or `AttachRefused`."""
+    def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], TranslatedMessage, DeliveryTime | None]:
+        """Return the properties and the translation of one message, and the delivery time that it requests.
+
+        Raises `DecodeError` or `AttachRefused`.
+        """
         self._engine.check_message(message)
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
-        self._check_delivery_time(body)
+        later = delivery_time_of(body, self._router.now_ns() // _NS_IN_MS)
         properties = properties_of(body)
         header = self._header(header, expiry_ms_of(properties))
         if self._relay is not None:
@@ -354,18 +369,28 @@ class IncomingLink(Origin):
             if found is not None:
                 if not found.device:
                     self._permit(found.address)
-                return properties, found
+                if later is not None:
+                    raise AttachRefused("amqp:not-implemented", f"{later.annotation}: the device API schedules nothing")
+                return properties, found, None
         address = self.address if self.address is not None else check_to(address_of(properties))
         self._permit(address)
-        return properties, TranslatedMessage(address, "", header, body)
+        return properties, TranslatedMessage(address, "", header, body), later
 
-    def _check_delivery_time(self, body: bytes) -> None:
-        """Raise `AttachRefused` for a scheduled message, which is not supported."""
-        scheduled = delivery_delay_of(body, self._router.now_ns() // _NS_IN_MS)
-        if scheduled is not None:
-            name, ahead_ms = scheduled
-            text = f"{name} requests delivery in {ahead_ms} ms; scheduled delivery is unsupported: send it when due"
-            raise AttachRefused("amqp:not-implemented", text)
+    def _schedule(self, message: TranslatedMessage, flags: int, wanted: DeliveryTime, token: int | None) -> None:
+        """Have a message published at its delivery time. Raises `AttachRefused` or `DecodeError`."""
+        address, device, header, body = message
+        if header and read_header(header).durable:
+            flags |= DURABLE
+        run = Run(address, device or self.name, flags, header, [without_delivery_time(body)])
+        tokens = () if token is None else (token,)
+        self._in_flight += len(tokens)
+        try:
+            self._router.scheduled.add(self, run, tokens, wanted)
+        except ScheduleRefused as refused:
+            self._in_flight -= len(tokens)
+            text = f"{wanted.annotation} requests delivery in {wanted.wait_ms} ms: {refused}"
+            raise AttachRefused(_UNSCHEDULED[refused.fault], text) from None
+        self._router.figures.received += 1
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
         """Return the header with a time to live for the absolute-expiry-time, if that is sooner.

@@ -75,6 +75,11 @@ class MessageClock:
         self.read()
         self.stepped = False
 
+    @property
+    def good(self) -> bool:
+        """True when the clock was known to be synchronised at the last `read`."""
+        return self._good
+
     def resume(self, steady: Steady) -> None:
         """Continue with the period that a former process stored."""
         self.steady = steady

@@ -54,6 +54,7 @@ from edge.broker.router.queues import Queues
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.route_table import RoutesMade, RouteTable
 from edge.broker.router.routes import AnycastRoute, Route
+from edge.broker.router.scheduled_messages import ScheduledMessages
 from edge.broker.router.sender_credit import SenderCredit
 from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.router.unrouted import UnroutedMessages
@@ -145,6 +146,7 @@ class Router:
         self.waits, self.wills = CommitWaits(), DueWills(self.publish, self.ready)
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
+        self.scheduled = self._make_scheduled(store)
         self._configure_policies()
         self._made = routes = RoutesMade(self._forget_targets)
         logs, self._watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
@@ -183,6 +185,21 @@ class Router:
             watchers=watchers,
             flush_soon=self.flush_soon,
         )
+
+    def _make_scheduled(self, store: Store) -> ScheduledMessages:
+        scheduled = ScheduledMessages(
+            store.state,
+            store.ledger,
+            self.clock,
+            self.answers,
+            self.publish,
+            self.flush_soon,
+            type_of=self.addresses.type_of,
+            has_room=lambda: not (self.quotas.closed or self.credit.failing),
+            now_s=self.now_s,
+        )
+        self.participate(scheduled)
+        return scheduled
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -332,6 +349,7 @@ class Router:
             ("dead letters", self.deadletters.tick),
             ("answers", self.answers.expire),
             ("wills", self._tick_wills),
+            ("scheduled messages", self._tick_scheduled),
             ("retained messages", self._purge),
             ("feeds of subscriptions", self.feeds.tick),
             ("unused queues", self._tick_queues),
@@ -344,6 +362,9 @@ class Router:
 
     def _tick_wills(self) -> None:
         self.wills.tick(self.now_s(), failing=self.credit.failing)
+
+    def _tick_scheduled(self) -> None:
+        self.scheduled.tick(failing=self.credit.failing)
 
     def _purge(self) -> None:
         self.retained.purge(self.now_ns(), self.deadletters.expired)

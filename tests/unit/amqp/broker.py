@@ -60,6 +60,7 @@ class Site:
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.clock = NOW
+        self.now_ns = CLOCK_NS
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.clock)
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         self.turns: deque[Callable[[], None]] = deque()
@@ -67,7 +68,7 @@ class Site:
         self.router = Router(
             self.store,
             AddressTable(rules),
-            clock_ns=lambda: CLOCK_NS,
+            clock_ns=lambda: self.now_ns,
             flush_soon=lambda: None,
             soon=self.turns.append,
         )

@@ -13,7 +13,7 @@ from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from edge.broker.amqp.arrivals import AnycastMessages
 from edge.broker.amqp.session import SOLE_CONNECTION
-from edge.broker.limits import ANYCAST_REQUEUED_MAX, DELIVERY_TIME_AHEAD_MS_MAX
+from edge.broker.limits import ANYCAST_REQUEUED_MAX, DELIVERY_TIME_AHEAD_MS_MAX, SCHEDULED_AHEAD_MS_MAX
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
 from edge.broker.model.interfaces import Explanation, Refusal
@@ -327,7 +327,7 @@ class TestReceivingFromAQueue:
 
 
 class TestDeliveryTime:
-    """Scheduled delivery is unsupported: only messages that request it are refused."""
+    """Messages with a requested delivery time."""
 
     @staticmethod
     def annotated(annotations: dict[str, object], text: bytes = b"m") -> bytes:
@@ -342,7 +342,7 @@ class TestDeliveryTime:
         site.settle_down()
         return [(tag, state, condition.name if condition else "") for tag, state, condition in client.outcomes(link)]
 
-    @pytest.mark.parametrize("address", ["queue/a", "topic/a", "anycast/a"])
+    @pytest.mark.parametrize("address", ["queue/a", "topic/a"])
     @pytest.mark.parametrize(
         ("name", "value"),
         [
@@ -352,15 +352,73 @@ class TestDeliveryTime:
             ("x-opt-scheduled-enqueue-time", Timestamp(CLOCK_NS // 1_000_000 + 600_000)),
         ],
     )
-    def test_future_delivery_time_is_refused(self, address: str, name: str, value: object) -> None:
+    def test_message_is_accepted_and_delivered_later(self, address: str, name: str, value: object) -> None:
         site = Site()
         worker = site.client("worker")
         receiver = worker.receiver(address)
         later = self.annotated({"x-opt-other": 1, name: value})
         now = self.annotated({"x-opt-other": 1}, b"now")
         found = self.outcome(site, address, message(b"first"), later, now)
-        assert (1, DeliveryState.REJECTED, "amqp:not-implemented") in found
+        assert found == [(tag, DeliveryState.ACCEPTED, "") for tag in range(3)]
         assert received_payloads(worker, receiver) == [b"first", b"now"]
+        assert len(site.router.scheduled) == 1
+
+    def test_message_that_is_due_has_its_other_annotations_and_no_delay(self) -> None:
+        """A broker that gets it from here must not delay it again."""
+        site = Site()
+        worker = site.client("worker")
+        receiver = worker.receiver("queue/a")
+        self.outcome(site, "queue/a", self.annotated({"x-opt-other": 1, "x-opt-delivery-delay": 1}))
+        site.now_ns += 1_000_000_000
+        site.router.tick()
+        site.settle_down()
+        [found] = worker.received(receiver)
+        assert b"x-opt-other" in found
+        assert b"x-opt-delivery-delay" not in found
+
+    @pytest.mark.parametrize(
+        ("address", "annotations", "condition"),
+        [
+            ("anycast/a", {"x-opt-delivery-delay": 1000}, "amqp:not-implemented"),
+            ("multicast/a", {"x-opt-delivery-delay": 1000}, "amqp:not-implemented"),
+            ("queue/a", {"x-opt-delivery-delay": SCHEDULED_AHEAD_MS_MAX + 1}, "amqp:precondition-failed"),
+            ("queue/a", {"x-opt-delivery-delay": "soon"}, "amqp:decode-error"),
+            ("queue/a", {"x-opt-delivery-delay": True}, "amqp:decode-error"),
+            ("queue/a", {"x-opt-delivery-delay": float("nan")}, "amqp:decode-error"),
+        ],
+    )
+    def test_message_that_cannot_be_scheduled_is_refused(
+        self, address: str, annotations: dict[str, object], condition: str
+    ) -> None:
+        site = Site()
+        site.client("worker").receiver(address)
+        found = self.outcome(site, address, self.annotated(annotations), message(b"now"))
+        assert (0, DeliveryState.REJECTED, condition) in found
+        assert (1, DeliveryState.ACCEPTED, "") in found or address.startswith(("anycast", "multicast"))
+        assert len(site.router.scheduled) == 0
+
+    def test_refused_messages_leave_the_credit_of_their_sender(self) -> None:
+        site = Site()
+        site.router.quotas.closed = True
+        client = site.client()
+        link = client.sender("queue/a")
+        client.engine.send_all(link, 0, [self.annotated({"x-opt-delivery-delay": 1000})] * 900)
+        site.settle_down()
+        assert {condition.name for _, _, condition in client.outcomes(link) if condition is not None} == {
+            "amqp:resource-limit-exceeded"
+        }
+        assert link.credit == 1000
+
+    def test_sender_on_the_anonymous_relay_may_schedule(self) -> None:
+        site = Site()
+        to = encode(DescribedValue(Ulong(0x73), [None, None, "queue/a"]))
+        section = self.annotated({"x-opt-delivery-delay": 1000}, b"")[: -len(message(b""))]
+        client = site.client("asker")
+        link = client.sender(target(None))
+        client.engine.send_all(link, 0, [section + to + message(b"m")])
+        site.settle_down()
+        [waiting] = site.router.scheduled
+        assert waiting.stamp.address == "queue/a"
 
     @pytest.mark.parametrize(
         "annotations",
@@ -373,17 +431,21 @@ class TestDeliveryTime:
             {"x-opt-why": "x-opt-delivery-delay"},
         ],
     )
-    def test_past_delivery_time_is_accepted(self, annotations: dict[str, object]) -> None:
-        assert self.outcome(Site(), "queue/a", self.annotated(annotations)) == [(0, DeliveryState.ACCEPTED, "")]
+    def test_past_delivery_time_means_now(self, annotations: dict[str, object]) -> None:
+        site = Site()
+        assert self.outcome(site, "queue/a", self.annotated(annotations)) == [(0, DeliveryState.ACCEPTED, "")]
+        assert len(site.router.scheduled) == 0
 
     def test_tolerance_of_clocks_is_exact(self) -> None:
+        site = Site()
         late = CLOCK_NS // 1_000_000 + DELIVERY_TIME_AHEAD_MS_MAX + 1
-        found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-time": late}))
-        assert found == [(0, DeliveryState.REJECTED, "amqp:not-implemented")]
+        self.outcome(site, "queue/a", self.annotated({"x-opt-delivery-time": late}))
+        assert len(site.router.scheduled) == 1
 
-    def test_delivery_time_that_is_not_a_number_is_refused(self) -> None:
-        found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-delay": "soon"}))
-        assert found == [(0, DeliveryState.REJECTED, "amqp:decode-error")]
+    def test_connection_offers_delayed_delivery(self) -> None:
+        """Clients of JMS refuse to set a delivery delay without it."""
+        [opened] = of_kind(Site().client().events, PeerOpened)
+        assert "DELAYED_DELIVERY" in opened.offered_capabilities
 
 
 class TestLosingAReceiver:
