@@ -53,7 +53,7 @@ class TenantSpace:
         self.tenant: Final = tenant
         self.containers = ContainerRegistry()
         self._store = store
-        self._space = Space(store, AddressTable(rules, default), drivers, quota_bytes=stored_bytes)
+        self._space = Space(store, AddressTable(rules, default), drivers, quota_bytes=stored_bytes, schedules=False)
         self.router: Final[Router] = self._space.router
 
     @property

@@ -496,28 +496,35 @@ consumers does not pay."""
 ANYCAST_TOGETHER_MAX: Final = 32
 """Messages that a quick consumer gets at once while others have none."""
 
-DELIVERY_TIME_AHEAD_MS_MAX: Final = 1_000
-"""Largest lead in milliseconds of a delivery time over our clock that still means now, in requests of AMQP senders:
-two clocks set by NTP differ by less."""
-
 SCHEDULED_MESSAGES_MAX: Final = 10_000
 """Messages that wait for their delivery time, in one store. Each takes about 0.5 KiB of memory besides its body on
 disk, so all of them 5 MiB."""
 
 SCHEDULED_BYTES_MAX: Final = 64 << 20
-"""Their bytes. They are outside of the quotas of addresses until they are due."""
+"""Their bytes, which belong to no address until they are due."""
+
+SCHEDULED_SPACE_SHARE: Final = 4
+"""They may use this part of the quota of the space: a quarter, so that addresses have room."""
 
 SCHEDULED_USER_SHARE: Final = 2
-"""One user may use this part of both limits: a half. So a faulty application leaves room for the others."""
+"""One user, or one device without authentication, may use this part of both limits: a half. So a faulty application
+leaves room for the others."""
 
 SCHEDULED_AHEAD_MS_MAX: Final = 400 * 86_400_000
 """Longest wait in milliseconds, 400 days: a yearly date with a month to spare. A longer one is from a wrong clock."""
 
 SCHEDULED_AT_ONCE: Final = 100
-"""Due messages that are published in one housekeeping (`TICK_S`). Each is read from disk, which takes about 0.1 ms."""
+"""Due messages that are published in one housekeeping (`TICK_S`): each is read from disk, 0.1 ms for a small one."""
 
-SCHEDULED_AGAIN_S: Final = 5.0
-"""Seconds until a due message that its address refused is tried again."""
+SCHEDULED_AT_ONCE_BYTES: Final = 1 << 20
+"""Bytes of the same, with one message more: some 0.1 s of the event loop on an SD card."""
+
+SCHEDULED_AGAIN_S: Final = (5.0, 300.0)
+"""First and longest wait, in seconds, until an address that refused a due message is tried again with one message. The
+wait doubles with each refusal, as each try is a read of the card."""
+
+SCHEDULED_TRIALS_MAX: Final = 10
+"""Addresses that are tried again in one housekeeping: they must not delay those that take messages."""
 
 ANYCAST_HELD_MAX: Final = 100
 """Messages of one MQTT connection before version 5 that wait for the consumer of an anycast address: the protocol

@@ -42,6 +42,7 @@ class Space:
         limits: Limits | None = None,
         clock_good: Callable[[], bool] = lambda: False,
         merge_live: MergeLive = unmerged,
+        schedules: bool = True,
     ) -> None:
         """`drivers` returns the connections that fill the store. `quota_bytes` limits the bodies it may keep (None: as
         many as fit on the medium above the floor of `limits`). The other parameters are the router's."""
@@ -64,6 +65,7 @@ class Space:
             merge_live=merge_live,
             limits=limits,
             soon=self._loop.call_soon,
+            schedules=schedules,
         )
         self.router.quotas.keep_free(limits.free_floor_bytes)
         self.router.quotas.bound_space(quota_bytes)

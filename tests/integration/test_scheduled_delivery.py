@@ -34,7 +34,7 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 def sender(gateway: Waypost) -> Iterator[BlockingSender]:
     login = {"user": "machine", "password": "machine", "allow_insecure_mechs": True}
     with amqp_client(gateway, timeout_s=WAIT_S, **login) as connection:
-        assert "DELAYED_DELIVERY" in [str(each) for each in connection.conn.remote_offered_capabilities]
+        assert "DELAYED_DELIVERY" in map(str, connection.conn.remote_offered_capabilities)
         yield connection.create_sender("jobs")
 
 
@@ -82,7 +82,7 @@ def test_operator_sees_and_deletes_a_message(gateway: Waypost) -> None:
         sending.send(scheduled("later", 3_600_000), timeout=WAIT_S)
         sending.send(scheduled("wrong", 7_200_000), timeout=WAIT_S)
     later, wrong = items_of("message", "scheduled", "list", "--data", data)
-    assert (later["address"], later["device"]) == ("jobs", "machine")
+    assert (later["address"], later["user"]) == ("jobs", "machine")
     assert 3_500 < later["due_in_s"] <= 3_600 < wrong["due_in_s"]
     assert document_of("status", "--data", data)["store"]["scheduled"]["messages"] == 2
     page = ask(gateway, "GET", "/api/v1/messages/scheduled?limit=1", headers=basic("viewer", "viewer")).document
@@ -100,8 +100,12 @@ def test_operator_sees_and_deletes_a_message(gateway: Waypost) -> None:
     gateway.kill()
     gateway.start()
     assert [each["number"] for each in waiting(gateway)] == [later["number"]]
+    assert ask(gateway, "DELETE", "/api/v1/messages/scheduled", headers=basic("boss", "boss")).status == 400
+    assert document_of("message", "scheduled", "delete", "--user", "nobody", "--data", data)["messages"] == 0
+    assert document_of("message", "scheduled", "delete", "--user", "machine", "--data", data)["messages"] == 1
+    assert waiting(gateway) == []
     [lost] = document_of("store", "info", "--data", data)["ledger"]
-    assert (lost["reason"], lost["messages"]) == ("deleted", 1)
+    assert (lost["reason"], lost["messages"]) == ("deleted", 2)
 
 
 def test_message_that_expires_before_its_delivery_is_refused(gateway: Waypost) -> None:

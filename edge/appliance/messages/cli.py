@@ -19,6 +19,7 @@ from edge.appliance.messages.documents import (
     MessageDocument,
     MessagePage,
     PublishOutcome,
+    ScheduledDeletion,
     ScheduledMessageList,
 )
 from edge.appliance.messages.limits import STEP_S_MAX
@@ -44,8 +45,8 @@ MESSAGES: Final = Listing(
 SCHEDULED: Final = Listing(
     "scheduled-message",
     "number",
-    ("number", "address", "device", "due_in_s", "size", "refused"),
-    ("client", "received_at"),
+    ("number", "address", "user", "due_in_s", "size", "refused"),
+    ("device", "client", "received_at"),
     "no scheduled message",
 )
 SILENT_S_MAX: Final = 60.0
@@ -67,7 +68,14 @@ def scheduled() -> None:
     """
 
 
+def _selecting(function: Any) -> Any:
+    """Add the options that select scheduled messages."""
+    address = click.option("--address", metavar="ADDRESS", help="Only messages for this address.")
+    return address(click.option("--user", metavar="NAME", help="Only messages of this user.")(function))
+
+
 @scheduled.command("list")
+@_selecting
 @click.option(
     "--limit", type=click.IntRange(1, PAGE_MAX), default=PAGE, show_default=True, help="Most messages to show."
 )
@@ -75,35 +83,59 @@ def scheduled() -> None:
 @data_option
 @http_option
 @output_option("scheduled-message")
-def list_scheduled(limit: int, after: str | None, data: Path | None, http: str | None, form: str) -> None:
+def list_scheduled(
+    address: str | None,
+    user: str | None,
+    limit: int,
+    after: str | None,
+    data: Path | None,
+    http: str | None,
+    form: str,
+) -> None:
     """List messages that wait for their time.
 
     \b
       waypost message scheduled list --data ./gw1
     """
-    page = gateway_client(data, http).read(ScheduledMessageList, "messages/scheduled", limit=limit, after=after)
+    wanted = {"address": address, "user": user, "limit": limit, "after": after}
+    page = gateway_client(data, http).read(ScheduledMessageList, "messages/scheduled", **wanted)
     more = {"next": page.next, "total": page.total, "bytes": page.bytes}
     print_listing(SCHEDULED, msgspec.to_builtins(page.messages), form, **more)
 
 
 @scheduled.command("delete")
-@click.argument("number")
+@click.argument("number", required=False)
+@_selecting
 @data_option
 @http_option
-@json_option("scheduled-message")
-def delete_scheduled(number: str, data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
-    """Delete a scheduled message.
+@json_option("scheduled-deletion")
+def delete_scheduled(
+    number: str | None,
+    address: str | None,
+    user: str | None,
+    data: Path | None,
+    http: str | None,
+    as_json: JsonOutput | None,
+) -> None:
+    """Delete scheduled messages.
 
-    The loss ledger has an entry for it. NUMBER: from the list.
+    The loss ledger has an entry for each. NUMBER: from the list; without it all messages of an address or user.
 
     \b
       waypost message scheduled delete 1764486000123456 --data ./gw1
+      waypost message scheduled delete --user press7 --data ./gw1
     """
-    gateway_client(data, http).ask(f"messages/scheduled/{quote(number, safe='')}", method="DELETE")
+    client = gateway_client(data, http)
+    if (number is None) == (address is None and user is None):
+        raise click.UsageError("name either a NUMBER, or --address, --user or both")
+    if number is not None:
+        done = client.read(ScheduledDeletion, f"messages/scheduled/{quote(number, safe='')}", method="DELETE")
+    else:
+        done = client.read(ScheduledDeletion, "messages/scheduled", method="DELETE", address=address, user=user)
     if as_json:
-        as_json.show([{"number": number}])
+        as_json.show([done])
         return
-    say(f"{line(number)}: deleted")
+    say(f"{counted(done.messages, 'message')} deleted")
 
 
 @message.group()

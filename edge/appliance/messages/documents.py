@@ -134,6 +134,8 @@ class ScheduledMessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True)
     number: str
     """Identifier of the message, decimal digits."""
     address: str
+    user: str = ""
+    """User who sent it; empty without authentication."""
     device: str
     """Device that sent it."""
     client: str = ""
@@ -141,19 +143,26 @@ class ScheduledMessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True)
     received_at: float
     """Time of its arrival."""
     due_in_s: float
-    """Seconds until its delivery, or until its next try."""
+    """Seconds until its delivery; 0: it is due."""
     size: int
     """Bytes of body, properties and address."""
     refused: str = ""
     """Why its address refused it at the last try; empty: it is not due yet."""
 
 
+class ScheduledDeletion(msgspec.Struct, kw_only=True):
+    """Outcome of the deletion of several scheduled messages."""
+
+    messages: int
+    """Messages that were deleted: that is on disk."""
+
+
 class ScheduledMessageList(msgspec.Struct, kw_only=True):
-    """Page of scheduled messages, in order of arrival."""
+    """Page of selected scheduled messages, in order of arrival."""
 
     messages: list[ScheduledMessageDocument]
     total: int
-    """Messages on all pages."""
+    """Selected messages, on all pages."""
     bytes: int
     """Bytes of all of them."""
     next: int | None

@@ -11,7 +11,8 @@
                                                  ``?address=&order=&after=&limit=&bytes=&since=&until=&q=&where=&json=``
 ``POST /api/v1/messages``                send    publish one as the signed-in user: `documents.NewMessage`
 ``GET /api/v1/messages/scheduled``       view    messages that wait for their delivery time,
-                                                 `documents.ScheduledMessageList`: ``?after=&limit=``
+                                                 `documents.ScheduledMessageList`: ``?address=&user=&after=&limit=``
+``DELETE /api/v1/messages/scheduled``    manage  drop those of ``?address=&user=``: `documents.ScheduledDeletion`
 ``DELETE /api/v1/messages/scheduled/N``  manage  drop the message with this number, with an entry in the loss ledger
 ``GET /api/v1/messages/live``            recv    messages as they arrive, `live.LiveMessages`: ``?filter=``
 =======================================  ======  ==================================================================
@@ -40,7 +41,7 @@ from edge.appliance.messages.dead_letters import DeadLetterService
 from edge.appliance.messages.documents import DeadLetterMove, DeadLetterStep, NewMessage, PublishOutcome
 from edge.appliance.messages.limits import BODY_BYTES_SHOWN, BODY_BYTES_SHOWN_MAX, PROPERTY_BYTES_MAX
 from edge.appliance.messages.live import LiveMessages
-from edge.appliance.messages.scheduled import ScheduledMessageService
+from edge.appliance.messages.scheduled import ScheduledMessageService, ScheduledSelection
 from edge.appliance.store.selection import moment
 from edge.broker.http.access import USER, AdmittedClient, HttpAccess
 from edge.broker.http.api import STATUS, HttpDeviceApi
@@ -75,6 +76,7 @@ def message_routes(router: Router, store: Store, devices: HttpDeviceApi, access:
         HttpRoute("/api/v1/messages", answering(messages.page), methods=PURE),
         HttpRoute("/api/v1/messages", answering(messages.publish), methods=("POST",)),
         HttpRoute("/api/v1/messages/scheduled", view(scheduled.page), methods=PURE),
+        HttpRoute("/api/v1/messages/scheduled", manage(scheduled.delete_selected), methods=("DELETE",)),
         HttpRoute("/api/v1/messages/scheduled/{number}", manage(scheduled.delete), methods=("DELETE",)),
         HttpRoute("/api/v1/messages/live", answering(messages.live), methods=("GET",)),
     ]
@@ -127,11 +129,13 @@ class _Scheduled:
 
     async def page(self, request: Request) -> Response:
         query = request.query_params
-        return json_answer(self._service.page(number_of(query, "after"), limit_of(query)))
+        return json_answer(self._service.page(_scheduled(query), number_of(query, "after"), limit_of(query)))
+
+    async def delete_selected(self, request: Request) -> Response:
+        return json_answer(await self._service.delete(_scheduled(request.query_params)))
 
     async def delete(self, request: Request) -> Response:
-        await self._service.delete(request.path_params["number"])
-        return Response(status_code=204)
+        return json_answer(await self._service.delete_one(request.path_params["number"]))
 
 
 class _Messages:
@@ -238,6 +242,10 @@ def _checked(text: str) -> str:
             f"names and values of properties have up to {PROPERTY_BYTES_MAX} bytes, without null characters"
         )
     return text
+
+
+def _scheduled(query: Mapping[str, str]) -> ScheduledSelection:
+    return ScheduledSelection(query.get("address", ""), query.get("user", ""))
 
 
 def _moment_of(query: Mapping[str, str], name: str) -> int | None:

@@ -14,10 +14,11 @@ from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, AttachRefused, check_to
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import ADDRESSED_AT_ONCE, HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
-from edge.broker.message.delivery_time import DeliveryTime, delivery_time_of, without_delivery_time
+from edge.broker.message.delivery_time import DeliveryTime, delivery_time_of, without_delay
 from edge.broker.message.translation import (
     GROUP_FIELD,
     address_of,
+    creation_ms_of,
     expiry_ms_of,
     flags_of,
     properties_of,
@@ -48,7 +49,9 @@ _OUTCOMES = {
 }
 """Symbolic descriptors of outcomes (section 3.4), as a source lists them."""
 _UNSCHEDULED = {
-    ScheduleFault.DIRECT: "amqp:not-implemented",
+    ScheduleFault.UNSUPPORTED: "amqp:not-implemented",
+    ScheduleFault.ADDRESS: "amqp:not-implemented",
+    ScheduleFault.CLOCK: "amqp:precondition-failed",
     ScheduleFault.EXPIRED: "amqp:precondition-failed",
     ScheduleFault.TOO_FAR: "amqp:precondition-failed",
     ScheduleFault.NO_ROOM: CONDITIONS[Refusal.FULL],
@@ -361,8 +364,8 @@ class IncomingLink(Origin):
         self._engine.check_message(message)
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
-        later = delivery_time_of(body, self._router.now_ns() // _NS_IN_MS)
         properties = properties_of(body)
+        later = delivery_time_of(body, self._router.time_of_day_ms(), creation_ms_of(properties))
         header = self._header(header, expiry_ms_of(properties))
         if self._relay is not None:
             found = self._relay.translated(header, body, settled=settled)
@@ -381,16 +384,16 @@ class IncomingLink(Origin):
         address, device, header, body = message
         if header and read_header(header).durable:
             flags |= DURABLE
-        run = Run(address, device or self.name, flags, header, [without_delivery_time(body)])
+        run = Run(address, device or self.name, flags, header, [without_delay(body)])
         tokens = () if token is None else (token,)
         self._in_flight += len(tokens)
         try:
             self._router.scheduled.add(self, run, tokens, wanted)
         except ScheduleRefused as refused:
             self._in_flight -= len(tokens)
-            text = f"{wanted.annotation} requests delivery in {wanted.wait_ms} ms: {refused}"
+            when = "at a time of day" if wanted.wait_ms is None else f"in {wanted.wait_ms} ms"
+            text = f"{wanted.annotation} requests delivery {when}: {refused}"
             raise AttachRefused(_UNSCHEDULED[refused.fault], text) from None
-        self._router.figures.received += 1
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
         """Return the header with a time to live for the absolute-expiry-time, if that is sooner.

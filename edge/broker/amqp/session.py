@@ -46,8 +46,10 @@ from edge.broker.security.sasl_credentials import SaslCredentials
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 """Desired by a peer that requires an exclusive container id (OASIS, Enforcing Connection Uniqueness). So JMS clients
 learn that their client id is in use."""
-CAPABILITIES: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE_CONNECTION)
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS", SOLE_CONNECTION)
 """Capabilities that our open offers; JMS clients use only these."""
+DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
+"""Capability of a router that takes messages with a delivery time."""
 _RECEIVERS: Final = (IncomingLink, ServiceLink)
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """Property of an open that is followed by a close."""

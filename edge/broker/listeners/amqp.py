@@ -14,7 +14,7 @@ from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
 from edge.broker.amqp.containers import ContainerRegistry, ObservedConnection
 from edge.broker.amqp.interception import LinkInterception
-from edge.broker.amqp.session import CAPABILITIES, AmqpSession
+from edge.broker.amqp.session import CAPABILITIES, DELAYED_DELIVERY, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.refusals import NO_ROOM, brief_limits
 from edge.broker.listeners.tcp import Gone
@@ -120,7 +120,7 @@ class AmqpDrivers:
             idle_timeout_s=limits.idle_timeout_s,
             handshake_timeout_s=limits.handshake_s,
             max_message_size=limits.packet_bytes_max,
-            offered_capabilities=CAPABILITIES,
+            offered_capabilities=(*CAPABILITIES, DELAYED_DELIVERY),
             now=self._clock(),
         )
         machine, owner = self._tracer.follow(engine, "amqp", partial(self._session, engine, credentials))

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from bridge.amqp_values import DecodeError, decode
 from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
-from edge.broker.limits import DELIVERY_TIME_AHEAD_MS_MAX
 from edge.broker.message.amqp_annotations import pairs, remove_annotations
 
 _DELAY: Final = "x-opt-delivery-delay"
@@ -21,16 +20,18 @@ class DeliveryTime(NamedTuple):
 
     annotation: str
     """Annotation that requests it."""
-    wait_ms: int
-    """Milliseconds from now, 1 or more."""
+    wait_ms: int | None
+    """Milliseconds from now, 1 or more; None: unknown, as no clock is right."""
     at_ms: int | None
     """Time of day in milliseconds since 1970 (UTC); None for a delay."""
 
 
-def delivery_time_of(body: bytes, now_ms: int) -> DeliveryTime | None:
+def delivery_time_of(body: bytes, now_ms: int | None, created_ms: int | None) -> DeliveryTime | None:
     """Return the delivery time that a message requests; None without one, or if it has passed.
 
-    `body` has no header section. Raises `DecodeError` for a value that is not a number.
+    `body` has no header section. `now_ms` is the time of day, None while it is not known to be right: then a requested
+    time of day is compared with `created_ms`, the creation-time by the sender's clock, as clients of JMS send it. Of
+    several times the last one counts. Raises `DecodeError` for a value that is not a number.
     """
     section = section_at(body, 0)
     if section.code != MESSAGE_ANNOTATIONS:
@@ -38,6 +39,8 @@ def delivery_time_of(body: bytes, now_ms: int) -> DeliveryTime | None:
     annotations = body[section.value : section.end]
     if not any(name in annotations for name in _ENCODED):
         return None
+    known_ms = created_ms if now_ms is None else now_ms
+    found: DeliveryTime | None = None
     for key, pair in pairs(annotations, 0):
         name = str(key)
         if name not in _NAMES:
@@ -47,19 +50,25 @@ def delivery_time_of(body: bytes, now_ms: int) -> DeliveryTime | None:
             continue
         requested_ms = _milliseconds(name, value)
         if name == _DELAY:
-            if requested_ms > 0:
-                return DeliveryTime(name, requested_ms, None)
-        elif requested_ms - now_ms > DELIVERY_TIME_AHEAD_MS_MAX:
-            return DeliveryTime(name, requested_ms - now_ms, requested_ms)
-    return None
+            each = DeliveryTime(name, requested_ms, None)
+        elif known_ms is None:
+            return DeliveryTime(name, None, requested_ms)
+        else:
+            each = DeliveryTime(name, requested_ms - known_ms, requested_ms)
+        if (each.wait_ms or 0) > (found.wait_ms or 0 if found is not None else 0):
+            found = each
+    return found
+
+
+def without_delay(body: bytes) -> bytes:
+    """Return a message without its delay: another broker that gets it later must not delay it once more.
+
+    A time of day stays, as receivers may read it.
+    """
+    return remove_annotations(body, {_DELAY})
 
 
 def _milliseconds(name: str, value: object) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return int(value)
     raise DecodeError(f"{name} is not a number of milliseconds")
-
-
-def without_delivery_time(body: bytes) -> bytes:
-    """Return a message without the request: another broker that gets it later must not delay it once more."""
-    return remove_annotations(body, _NAMES)

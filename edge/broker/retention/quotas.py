@@ -125,12 +125,15 @@ class Quotas:
         retention: Retention,
         free_bytes: Callable[[], int | None] | None = None,
         report_shortage: Callable[[ByteMeter], None] = lambda _meter: None,
+        other_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         """`free_bytes` returns the free space of the medium, None without a limit; the default asks the store.
-        `report_shortage` is called with the meter of an account that has no room for a message."""
+        `report_shortage` is called with the meter of an account that has no room for a message. `other_bytes`
+        returns the bytes of the space that belong to no account."""
         self._logs = logs
         self._retention = retention
         self._free_bytes = free_bytes or retention.free_bytes
+        self._other_bytes = other_bytes
         self._accounts: dict[str, QuotaAccount] = {}
         self.space_bytes: int | None = None
         """Quota of the whole space; None: limited only by the card."""
@@ -287,7 +290,8 @@ class Quotas:
 
     def _committed_bytes(self) -> int:
         """Return the bytes of the space that are used or reserved."""
-        return sum(max(self.used(account), account.policy.reserve_bytes) for account in self._accounts.values())
+        accounts = sum(max(self.used(account), account.policy.reserve_bytes) for account in self._accounts.values())
+        return accounts + self._other_bytes()
 
     def _plan(self, account: QuotaAccount, log: int, size: int, own: int, shared: int) -> list[SpaceRelease] | None:
         """Return the releases that free enough bytes; None when that is not possible."""

@@ -133,6 +133,13 @@ class RouteTable:
         count = max(part.deciding_levels(address) for part in parts)
         return "/".join([*levels[:count], ""]) if count < len(levels) else ""
 
+    def schedulable_type(self, address: str) -> AddressType | None:
+        """Return the type of a queue or topic that clients may send to; None for any other address."""
+        kind = self._addresses.table.rule(address).type
+        if address.startswith(RESERVED) or is_temporary(address) or self._owner(address) is not None:
+            return None
+        return kind if kind.is_queue or kind is AddressType.TOPIC else None
+
     def _has_receipts(self, address: str) -> bool:
         return self._addresses.policy(address).receipts is not None
 

@@ -19,7 +19,7 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, Slices
 from edge.broker.delivery.ready import ReadySet
 from edge.broker.delivery.sweep import Sweeper
-from edge.broker.limits import Limits
+from edge.broker.limits import SCHEDULED_BYTES_MAX, SCHEDULED_SPACE_SHARE, Limits
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
@@ -111,11 +111,12 @@ class Router:
         merge_live: MergeLive = unmerged,
         limits: Limits | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
+        schedules: bool = True,
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
         `soon` is that of `ReadySet`. `policies` are by pattern of the rule, those of subscriptions by ``topic::name``.
         `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines live subscriptions that get a single
-        copy. `limits` bound the names that clients make (None: defaults)."""
+        copy. `limits` bound names of clients (None: defaults). `schedules`: messages may request a delivery time."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns, self.now_s = clock_ns, now_s
         self.clock = MessageClock(clock_ns, clock_good, now_s)
@@ -129,24 +130,23 @@ class Router:
         """Called at the end of each commit, before its answers are released: a packet trace shows results first."""
         self.tick_listeners: EventListeners[[]] = EventListeners("housekeeping")
         """Called at each tick, before the commit."""
-        self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
         self.addresses = ConfiguredAddresses(table, policies or {})
         self.deadletters = DeadLetters(store.cursors, store.commits, self._publish_counted, self.clock, now_s)
-        self.ready = ReadySet(soon, now_s)
+        self.ready, self.feeds = ReadySet(soon, now_s), LogFeeds(store.logs)
         self.pool = WaitingPool(self.ready, self._has_expired)
-        self.feeds = LogFeeds(store.logs)
         self.names = NameQuotas(limits := limits or Limits())
         self.retained = RetainedMessages(
             store.state, self.names, lambda run: ttl_ns(run, self.addresses.policy(run.address))
         )
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
-        self.quotas = Quotas(store.logs, store.retention, report_shortage=self._sweeper.first)
+        self.quotas = self._make_quotas(store)
         self.answers = Answers(self.figures, now_s)
         self.waits, self.wills = CommitWaits(), DueWills(self.publish, self.ready)
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
-        self.scheduled = self._make_scheduled(store)
+        self.scheduled = ScheduledMessages(store, self.clock, self.answers, self, now_s, supported=schedules)
+        self._participants: list[CommitParticipant] = [self.scheduled]
         self._configure_policies()
         self._made = routes = RoutesMade(self._forget_targets)
         logs, self._watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
@@ -156,9 +156,8 @@ class Router:
             self.addresses,
             logs,
             self.names,
-            unused_s=limits.queue_unused_s,
-            forgotten=self._forget_queue,
-        )
+            unused_s=limits.queue_unused_s, forgotten=self._forget_queue,
+        )  # fmt: skip
         self.feeds.call_for_unfollowed(self.queues.handle_unfollowed)
         self.durable_subscriptions = DurableSubscriptions(
             store, self.feeds, self.addresses, logs, self.names, routes.clear, limits.subscription_unused_s
@@ -169,6 +168,10 @@ class Router:
         self.housekeeping = Housekeeping(self._parts())
         store.commits.listeners.append(self.committed)
         self._count_kept(logs)
+
+    def _make_quotas(self, store: Store) -> Quotas:
+        first, other_bytes = self._sweeper.first, lambda: self.scheduled.bytes
+        return Quotas(store.logs, store.retention, report_shortage=first, other_bytes=other_bytes)
 
     def _make_subscriptions(self, store: Store, merge_live: MergeLive, slices: Slices) -> SubscriptionRegistry:
         watchers, clear = self._watchers, self._made.clear
@@ -185,21 +188,6 @@ class Router:
             watchers=watchers,
             flush_soon=self.flush_soon,
         )
-
-    def _make_scheduled(self, store: Store) -> ScheduledMessages:
-        scheduled = ScheduledMessages(
-            store.state,
-            store.ledger,
-            self.clock,
-            self.answers,
-            self.publish,
-            self.flush_soon,
-            type_of=self.addresses.type_of,
-            has_room=lambda: not (self.quotas.closed or self.credit.failing),
-            now_s=self.now_s,
-        )
-        self.participate(scheduled)
-        return scheduled
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -231,6 +219,10 @@ class Router:
             route = self.routes.make(run.address, origin.user)
         route.publish(self._sink, origin, run, tokens)
         return route
+
+    def time_of_day_ms(self) -> int | None:
+        """Return milliseconds since 1970 (UTC); None while the clock is not known to be right."""
+        return self.now_ns() // 1_000_000 if self._clock_good() else None
 
     def stamp(self) -> tuple[int, int]:
         """Return the time of reception of a run that arrives now, and its flags for the clock."""
@@ -390,6 +382,7 @@ class Router:
         self.subscriptions.follow_configuration()
         self._made.clear()
         self.routes.flows.keep_only(table.patterns)
+        self.scheduled.retry()
         self.flush_soon()
         self.address_listeners.notify()
 
@@ -415,6 +408,16 @@ class Router:
         identifiers of QoS 2 messages outlive their connection."""
         self._watchers.forget(origin)
         self.pool.pressure.forget(origin)
+
+    def schedulable_type(self, address: str) -> AddressType | None:
+        """See `RouteTable.schedulable_type`."""
+        return self.routes.schedulable_type(address)
+
+    def schedulable_bytes(self) -> int:
+        """Return the bytes that scheduled messages may have: part of the space's quota, 0 below the floor."""
+        space = self.quotas.space_bytes
+        whole = SCHEDULED_BYTES_MAX if space is None else space // SCHEDULED_SPACE_SHARE
+        return 0 if self.quotas.closed else whole
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 

@@ -1,14 +1,14 @@
 """Messages with a requested delivery time. They are on disk until they are due, and are published then.
 
 The sender gets its acknowledgement when the commit with the message has ended. When the message is due, one commit
-stores it at its address and deletes it here. So it is neither lost nor delivered twice, whenever the power is cut. A
+stores it at its address and deletes it here. So it is neither lost nor stored twice, whenever the power is cut. A
 message that its address refuses then, because the store is full or the address has another type by now, stays here and
-is tried again.
+is tried again (`HeldAddresses`).
 
 A message is late rather than early. A time of day is compared with the gateway's clock while that is known to be right.
 Otherwise a message waits for the same duration from its arrival, by a clock that was not set in between
 (`model.clock`). If there is none, because the clock stood still while the machine was off, the whole duration counts
-from that start.
+from the start.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import enum
 import heapq
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from bridge.hidden import hides
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.limits import (
-    SCHEDULED_AGAIN_S,
     SCHEDULED_AHEAD_MS_MAX,
     SCHEDULED_AT_ONCE,
+    SCHEDULED_AT_ONCE_BYTES,
     SCHEDULED_BYTES_MAX,
     SCHEDULED_MESSAGES_MAX,
     SCHEDULED_USER_SHARE,
@@ -39,7 +39,9 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import report
 from edge.broker.router.answers import Answers
 from edge.broker.router.batch import Publication
-from edge.broker.store.contract import LossLedger, SmallState
+from edge.broker.router.held_addresses import HeldAddresses
+from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError
 from edge.broker.store.records import Loss
 from edge.broker.store.ticket import Ticket
 
@@ -47,19 +49,23 @@ log = logging.getLogger(__name__)
 
 KIND: Final = "scheduled"
 """Kind of the small state: number in 16 hexadecimal digits -> `ScheduledMessage`."""
+CONTENT: Final = "scheduled-content"
+"""Kind of the small state with the same keys -> run of one message. It is read when the message is due."""
 LEDGER_NAME: Final = "scheduled"
 """Name in the loss ledger, instead of a subscription, for scheduled messages that an operator deleted."""
-STORING: Final = (AddressType.QUEUE, AddressType.TOPIC, AddressType.DEADLETTER)
-"""Types of addresses that take scheduled messages: they answer for themselves, not for a consumer."""
 _NS_IN_MS: Final = 1_000_000
 _NS_IN_US: Final = 1_000
 _TOKEN: Final = (0,)
+_OF_MESSAGE: Final = (Refusal.TOO_LARGE, Refusal.FORMAT_INVALID)
+"""Refusals that other messages of the address may not get."""
 
 
 class ScheduleFault(enum.Enum):
     """Reason why a message cannot be scheduled."""
 
-    DIRECT = "the address passes messages to consumers that are connected, and keeps none: send it when it is due"
+    UNSUPPORTED = "scheduled delivery is not available here: send it when it is due"
+    ADDRESS = "the address keeps no messages of clients: send it when it is due"
+    CLOCK = "the clock is not known to be right: send x-opt-delivery-delay, or the creation-time as well"
     EXPIRED = "the message would expire before its delivery: raise its time to live, or leave it out"
     TOO_FAR = "the delivery time is too far away: compare the clocks of sender and gateway, or send it later"
     NO_ROOM = "too many scheduled messages wait, or the store is full: send it when it is due"
@@ -73,59 +79,93 @@ class ScheduleRefused(Exception):
         self.fault = fault
 
 
-@hides("run")
 class ScheduledMessage(msgspec.Struct, frozen=True):
-    """A scheduled message on disk."""
+    """A scheduled message on disk, without its content."""
 
-    run: Run
-    """One message, stamped with its arrival."""
+    address: str
+    device: str
+    """As in `Run`."""
     user: str
     """User who is charged for the names that the message creates."""
+    size: int
+    """Bytes of body, properties and address."""
+    queue: bool
+    """True when its sender was promised a queue: a topic may keep nothing."""
+    received_at: int
+    """Arrival in UTC nanoseconds."""
+    good: bool
+    """True when the clock was known to be right then."""
     wait_ms: int
     """Milliseconds from the arrival to the delivery, by the clock at the arrival."""
     at_ms: int | None = None
     """Time of day of the delivery, as in `DeliveryTime`."""
 
+    @property
+    def stamp(self) -> Run:
+        """Return a run without messages that has the age of this one."""
+        return Run(self.address, self.device, CLOCK_GOOD if self.good else 0, b"", [], self.received_at)
+
+    @property
+    def owner(self) -> str:
+        """Return who is charged for the room: the user, or without authentication the device."""
+        return self.user or self.device
+
 
 class WaitingMessage:
-    """A scheduled message in memory, without its body."""
+    """A scheduled message in memory."""
 
-    __slots__ = ("at_ms", "due_s", "number", "refused", "size", "stamp", "ticket", "under_way", "user", "wait_ms")
+    __slots__ = ("due_s", "kept", "number", "refused", "ticket", "trial")
 
     def __init__(self, number: int, kept: ScheduledMessage, due_s: float, ticket: Ticket | None) -> None:
         self.number = number
-        """Microseconds of the arrival (UTC), or one more than the number before: no other message has had it."""
-        run = kept.run
-        self.stamp = Run(run.address, run.device, run.flags, b"", [], run.received_at)
-        """The message without its content, for its age."""
-        self.size = run.size
-        """Bytes of body, properties and address."""
-        self.user = kept.user
-        self.wait_ms, self.at_ms = kept.wait_ms, kept.at_ms
+        """Microseconds of the arrival (UTC), or one more than the number before."""
+        self.kept = kept
         self.due_s = due_s
-        """When it is due or tried again (monotonic seconds)."""
+        """When it is due (monotonic seconds)."""
         self.ticket = ticket
         """Commit that makes it durable; None afterwards."""
-        self.under_way = False
-        """True while its address stores it."""
+        self.trial: DueMessage | None = None
+        """Its publication, while its address stores it."""
         self.refused: Refusal | None = None
-        """Why it could not be delivered at the last try."""
+        """Why its address refused it or another message at the last try."""
 
 
-class _DueMessage(Origin):
+@hides("content")
+class DueMessage(Origin):
     """Origin of a due message."""
 
-    def __init__(self, schedule: ScheduledMessages, waiting: WaitingMessage, kept: ScheduledMessage) -> None:
-        self.name, self.user = kept.run.device, kept.user
+    def __init__(self, schedule: ScheduledMessages, waiting: WaitingMessage, content: bytes) -> None:
+        self.name, self.user = waiting.kept.device, waiting.kept.user
+        self.waiting = waiting
+        self.content = content
+        """The value of `CONTENT`."""
         self._schedule = schedule
-        self._waiting = waiting
-        self._kept = kept
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self._schedule.delivered(self._waiting)
+        self._schedule.delivered(self)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        self._schedule.put_back(self._waiting, self._kept, why)
+        self._schedule.refuse(self, why)
+
+
+class SchedulingRouter(Protocol):
+    """Part of the router that the schedule uses."""
+
+    def publish(self, batch: Publication) -> None:
+        """Publish a due message."""
+        ...
+
+    def schedulable_type(self, address: str) -> AddressType | None:
+        """Return the type of a queue or topic that clients may send to; None: no message can be scheduled for it."""
+        ...
+
+    def schedulable_bytes(self) -> int:
+        """Return the bytes that scheduled messages may have; 0 while the store takes no messages."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Note that something joined the open group."""
+        ...
 
 
 class ScheduledMessages:
@@ -133,35 +173,32 @@ class ScheduledMessages:
 
     def __init__(
         self,
-        state: SmallState,
-        ledger: LossLedger,
+        store: Store,
         clock: MessageClock,
         answers: Answers,
-        publish: Callable[[Publication], None],
-        flush_soon: Callable[[], None],
-        *,
-        type_of: Callable[[str], AddressType],
-        has_room: Callable[[], bool],
+        router: SchedulingRouter,
         now_s: Callable[[], float],
+        *,
+        supported: bool,
     ) -> None:
-        """`flush_soon` is that of the router. `type_of` returns the type of an address; `has_room` is False while the
-        store takes no messages; `now_s` is monotonic."""
-        self._state, self._ledger = state, ledger
+        """`now_s` is monotonic. Not `supported`: no message is taken; earlier ones are delivered."""
+        self._store, self._state = store, store.state
         self._clock, self._now_s = clock, now_s
         self._answers = answers
-        self._publish = publish
-        self._flush_soon = flush_soon
-        self._type_of = type_of
-        self._has_room = has_room
+        self._router = router
+        self._supported = supported
         self._waiting: dict[int, WaitingMessage] = {}
         self._due: list[tuple[float, int]] = []
         """Heap of (due, number). An entry counts only while it has the message's own due time."""
+        self._held = HeldAddresses()
         self._uncommitted: list[WaitingMessage] = []
+        self._raised: list[tuple[Ticket, DueMessage]] = []
+        """Messages that had joined the open group before their publication raised."""
+        self._unstamped: list[WaitingMessage] = []
+        """Messages from before the clock was right, to be stamped by it."""
         self._bytes = 0
         self._used: dict[str, tuple[int, int]] = {}
-        """Messages and bytes by user."""
-        self._refused: set[int] = set()
-        """Numbers of due messages that their address refuses."""
+        """Messages and bytes by owner."""
         self._last = 0
         """Last number."""
         self._load()
@@ -174,35 +211,45 @@ class ScheduledMessages:
 
         Raises ScheduleRefused.
         """
-        self._check(run, origin.user, wanted)
         self._clock.read()
-        run.received_at = self._clock.now_ns
-        if self._clock.good:
-            run.flags |= CLOCK_GOOD
-        kept = ScheduledMessage(run, origin.user, wanted.wait_ms, wanted.at_ms)
-        self._last = number = max(self._last + 1, run.received_at // _NS_IN_US)
+        kept = self._checked(run, origin.user, wanted)
+        self._last = number = max(self._last + 1, kept.received_at // _NS_IN_US)
+        self._state.put(CONTENT, _key(number), msgspec.msgpack.encode(run))
         ticket = self._state.put(KIND, _key(number), msgspec.msgpack.encode(kept))
-        waiting = WaitingMessage(number, kept, self._now_s() + wanted.wait_ms / 1e3, ticket)
+        waiting = WaitingMessage(number, kept, self._now_s() + kept.wait_ms / 1e3, ticket)
         self._enter(waiting)
         self._uncommitted.append(waiting)
         self._answers.accept_with(ticket, origin, tokens)
-        self._flush_soon()
+        self._router.flush_soon()
 
-    def _check(self, run: Run, user: str, wanted: DeliveryTime) -> None:
-        if self._type_of(run.address) not in STORING:
-            raise ScheduleRefused(ScheduleFault.DIRECT)
+    def _checked(self, run: Run, user: str, wanted: DeliveryTime) -> ScheduledMessage:
+        """Return the message to keep. Raises ScheduleRefused."""
+        if not self._supported:
+            raise ScheduleRefused(ScheduleFault.UNSUPPORTED)
+        kind = self._router.schedulable_type(run.address)
+        if kind is None:
+            raise ScheduleRefused(ScheduleFault.ADDRESS)
+        if wanted.wait_ms is None:
+            raise ScheduleRefused(ScheduleFault.CLOCK)
         ttl_ms = read_header(run.properties).ttl_ms
         if ttl_ms is not None and ttl_ms <= wanted.wait_ms:
             raise ScheduleRefused(ScheduleFault.EXPIRED)
         if wanted.wait_ms > SCHEDULED_AHEAD_MS_MAX:
             raise ScheduleRefused(ScheduleFault.TOO_FAR)
-        count, size = self._used.get(user, (0, 0))
-        full = len(self._waiting) >= SCHEDULED_MESSAGES_MAX or self._bytes + run.size > SCHEDULED_BYTES_MAX
-        share = SCHEDULED_USER_SHARE
-        if user and (count >= SCHEDULED_MESSAGES_MAX // share or size + run.size > SCHEDULED_BYTES_MAX // share):
-            full = True
-        if full or not self._has_room():
+        kept = ScheduledMessage(
+            run.address, run.device, user, run.size, kind.is_queue, self._clock.now_ns, self._clock.good,
+            wanted.wait_ms, wanted.at_ms,
+        )  # fmt: skip
+        bytes_max, share = min(SCHEDULED_BYTES_MAX, self._router.schedulable_bytes()), SCHEDULED_USER_SHARE
+        count, size = self._used.get(kept.owner, (0, 0))
+        if (
+            len(self._waiting) >= SCHEDULED_MESSAGES_MAX
+            or count >= SCHEDULED_MESSAGES_MAX // share
+            or self._bytes + kept.size > bytes_max
+            or size + kept.size > bytes_max // share
+        ):
             raise ScheduleRefused(ScheduleFault.NO_ROOM)
+        return kept
 
     # --- for operators ------------------------------------------------------------------------------------------
 
@@ -216,46 +263,61 @@ class ScheduledMessages:
 
     @property
     def refused(self) -> int:
-        """Number of due messages that their address refuses."""
-        return len(self._refused)
+        """Number of due messages that wait because their address refused one."""
+        return len(self._held)
 
     def __iter__(self) -> Iterator[WaitingMessage]:
         """Iterate over the messages, by number."""
-        return iter(list(self._waiting.values()))
+        return iter([self._waiting[number] for number in sorted(self._waiting)])
 
     def due_in_s(self, waiting: WaitingMessage) -> float:
-        """Return the seconds until a message is due or tried again, 0 or more."""
+        """Return the seconds until a message is due, 0 or more."""
         return max(0.0, waiting.due_s - self._now_s())
 
-    def delete(self, number: int) -> Ticket | None:
-        """Delete a message, with an entry in the loss ledger; return the ticket of the commit.
+    def delete(self, numbers: Sequence[int]) -> tuple[int, Ticket | None]:
+        """Delete messages, with entries in the loss ledger; return their number and the ticket of the commit.
 
-        None: there is no such message, or its address stores it just now.
+        Messages that are not there, not on disk yet, or just being stored at their address are passed over.
         """
-        waiting = self._waiting.get(number)
-        if waiting is None or waiting.under_way or waiting.ticket is not None:
-            return None
-        loss = Loss(
-            LEDGER_NAME, waiting.stamp.address, number, number, 1, waiting.size, "deleted", self._clock.clock_ns()
-        )
-        self._forget(waiting)
-        self._state.delete(KIND, _key(number))
-        return self._ledger.record([loss])
+        losses: list[Loss] = []
+        for number in numbers:
+            waiting = self._waiting.get(number)
+            if waiting is None or waiting.trial is not None or waiting.ticket is not None:
+                continue
+            name, size, now_ns = f"${LEDGER_NAME}/{waiting.kept.address}", waiting.kept.size, self._clock.clock_ns()
+            losses.append(Loss(LEDGER_NAME, name, number, number, 1, size, "deleted", now_ns))
+            self._forget(waiting)
+            self._delete_stored(number)
+        return len(losses), self._store.ledger.record(losses) if losses else None
 
     # --- from the router ----------------------------------------------------------------------------------------
 
     def tick(self, *, failing: bool) -> None:
-        """Publish due messages, at most `SCHEDULED_AT_ONCE`, unless commits fail (`failing`)."""
+        """Publish due messages, within `SCHEDULED_AT_ONCE` and its bytes, unless commits fail (`failing`)."""
         if not self._waiting:
             return
         self._follow_clock()
-        now_s, count = self._now_s(), 0
-        while not failing and count < SCHEDULED_AT_ONCE and self._due and self._due[0][0] <= now_s:
+        if failing:
+            return
+        now_s, left, left_bytes = self._now_s(), SCHEDULED_AT_ONCE, SCHEDULED_AT_ONCE_BYTES
+        for number in self._held.trials(now_s):
+            self._try(number)
+        while left > 0 and left_bytes > 0 and self._due and self._due[0][0] <= now_s:
             due_s, number = heapq.heappop(self._due)
             waiting = self._waiting.get(number)
-            if waiting is not None and waiting.due_s == due_s and not waiting.under_way:
-                count += 1
-                self._publish_due(waiting)
+            if waiting is None or waiting.due_s != due_s or waiting.trial is not None or waiting.ticket is not None:
+                continue
+            if (why := self._held.why(waiting.kept.address)) is not None:
+                waiting.refused = why
+                self._held.add(waiting.kept.address, number)
+                continue
+            left, left_bytes = left - 1, left_bytes - waiting.kept.size
+            self._try(number)
+
+    def retry(self) -> None:
+        """Try all addresses again that refused a message: they may have changed."""
+        for number in self._held.release_all():
+            self._wait_until(self._waiting[number], self._now_s())
 
     def prepare(self) -> None:
         """Do nothing: messages join the open group when they arrive."""
@@ -268,21 +330,36 @@ class ScheduledMessages:
                 self._uncommitted.append(waiting)
             elif waiting.ticket.error is not None:
                 self._forget(waiting)
-                self._state.delete(KIND, _key(waiting.number))
+                self._delete_stored(waiting.number)
             else:
                 waiting.ticket = None
                 self._wait_until(waiting, waiting.due_s)
+        raised, self._raised = self._raised, []
+        for ticket, due in raised:
+            if not ticket.decided:
+                self._raised.append((ticket, due))
+            elif ticket.error is None:
+                self.delivered(due)
+            else:
+                self.refuse(due, Refusal.STORE_FAILED)
 
     # --- from due messages --------------------------------------------------------------------------------------
 
-    def delivered(self, waiting: WaitingMessage) -> None:
+    def delivered(self, due: DueMessage) -> None:
         """Forget a message that its address has stored."""
-        self._forget(waiting)
+        waiting = due.waiting
+        if waiting.trial is due:
+            self._forget(waiting)
+            self._release(waiting.kept.address)
 
-    def put_back(self, waiting: WaitingMessage, kept: ScheduledMessage, why: Refusal) -> None:
+    def refuse(self, due: DueMessage, why: Refusal) -> None:
         """Keep a message that its address has refused, and try again later."""
-        self._state.put(KIND, _key(waiting.number), msgspec.msgpack.encode(kept))
-        self._put_off(waiting, why)
+        waiting = due.waiting
+        if waiting.trial is due:
+            self._state.restore(CONTENT, _key(waiting.number), due.content)
+            self._state.restore(KIND, _key(waiting.number), msgspec.msgpack.encode(waiting.kept))
+            waiting.trial = None
+            self._hold(waiting, why)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -302,76 +379,115 @@ class ScheduledMessages:
 
     def _enter(self, waiting: WaitingMessage) -> None:
         self._waiting[waiting.number] = waiting
-        self._bytes += waiting.size
-        count, size = self._used.get(waiting.user, (0, 0))
-        self._used[waiting.user] = count + 1, size + waiting.size
+        self._bytes += waiting.kept.size
+        count, size = self._used.get(waiting.kept.owner, (0, 0))
+        self._used[waiting.kept.owner] = count + 1, size + waiting.kept.size
 
     def _forget(self, waiting: WaitingMessage) -> None:
         if self._waiting.pop(waiting.number, None) is None:
             return
-        self._refused.discard(waiting.number)
-        self._bytes -= waiting.size
-        count, size = self._used.pop(waiting.user)
+        waiting.trial = None
+        self._held.remove(waiting.number)
+        self._bytes -= waiting.kept.size
+        count, size = self._used.pop(waiting.kept.owner)
         if count > 1:
-            self._used[waiting.user] = count - 1, size - waiting.size
+            self._used[waiting.kept.owner] = count - 1, size - waiting.kept.size
 
-    def _follow_clock(self) -> None:
-        """Compute the due times again when the clock was set, or became right or wrong."""
-        self._clock.read()
-        seen = (self._clock.steady, self._clock.good)
-        if seen == self._clock_seen:
-            return
-        self._clock_seen = seen
-        for waiting in self._waiting.values():
-            if waiting.ticket is None and not waiting.under_way and waiting.refused is None:
-                self._wait_until(waiting, self._due_s(waiting))
-
-    def _due_s(self, waiting: WaitingMessage) -> float:
-        """Return when a message is due (monotonic seconds), as its time of day or its age tells; else as before."""
-        clock, now_s = self._clock, self._now_s()
-        if waiting.at_ms is not None and clock.good:
-            return now_s + waiting.at_ms / 1e3 - clock.now_ns / 1e9
-        if not clock.is_expired(waiting.stamp, 0):
-            return waiting.due_s  # its age is unknown, or negative because the clock was set back
-        return now_s + waiting.wait_ms / 1e3 - (clock.now_ns - waiting.stamp.received_at) / 1e9
+    def _delete_stored(self, number: int) -> Ticket:
+        self._state.delete(CONTENT, _key(number))
+        return self._state.delete(KIND, _key(number))
 
     def _wait_until(self, waiting: WaitingMessage, due_s: float) -> None:
         waiting.due_s = due_s
         heapq.heappush(self._due, (due_s, waiting.number))
 
-    def _put_off(self, waiting: WaitingMessage, why: Refusal) -> None:
+    def _hold(self, waiting: WaitingMessage, why: Refusal) -> None:
+        """Try a refused message again later: with it all messages of its address, unless it is the only cause."""
+        address = waiting.kept.address
         if waiting.refused is not why:
-            log.warning(
-                "scheduled message %d waits: %s refuses it: %s", waiting.number, waiting.stamp.address, why.value
-            )
-        waiting.refused, waiting.under_way = why, False
-        self._refused.add(waiting.number)
-        self._wait_until(waiting, self._now_s() + SCHEDULED_AGAIN_S)
+            log.warning("scheduled message %d waits: %s refuses it: %s", waiting.number, address, why.value)
+        waiting.refused = why
+        self._held.hold(address, waiting.number, why, self._now_s(), alone=why in _OF_MESSAGE)
 
-    def _publish_due(self, waiting: WaitingMessage) -> None:
-        if self._type_of(waiting.stamp.address) not in STORING:
-            self._put_off(waiting, Refusal.ADDRESS_INVALID)
+    def _release(self, address: str) -> None:
+        """Try all messages of an address now, as it took one."""
+        for number in self._held.release(address):
+            self._wait_until(self._waiting[number], self._now_s())
+
+    # --- clocks ---------------------------------------------------------------------------------------------------
+
+    def _follow_clock(self) -> None:
+        """Compute the due times again when the clock was set, or became right or wrong."""
+        self._clock.read()
+        seen = (self._clock.steady, self._clock.good)
+        if seen != self._clock_seen:
+            self._clock_seen = seen
+            for waiting in self._waiting.values():
+                waiting.due_s = self._due_s(waiting)
+            self._due = [(each.due_s, number) for number, each in self._waiting.items()]
+            heapq.heapify(self._due)
+            self._unstamped = [each for each in self._waiting.values() if self._clock.good and not each.kept.good]
+        for _ in range(min(SCHEDULED_AT_ONCE, len(self._unstamped))):
+            self._stamp(self._unstamped.pop())
+
+    def _stamp(self, waiting: WaitingMessage) -> None:
+        """Stamp a message from before the clock was right, so that its wait goes on after a restart."""
+        if waiting.number not in self._waiting or waiting.trial is not None or waiting.ticket is not None:
             return
-        value = self._state.get(KIND, _key(waiting.number))
-        if value is None:
-            raise RuntimeError(f"scheduled message {waiting.number} is not in the store")
-        kept = msgspec.msgpack.decode(value, type=ScheduledMessage)
-        waiting.under_way = True
-        self._state.delete(KIND, _key(waiting.number))  # first: a commit that has the message has this, too
-        try:
-            self._publish(Publication(_DueMessage(self, waiting, kept), self._run_of(kept), _TOKEN))
-        except Exception as error:
-            report(f"scheduled message {waiting.number}", "it is tried again", error)
-            self.put_back(waiting, kept, Refusal.STORE_FAILED)
+        waited_ns = int((waiting.kept.wait_ms / 1e3 - self.due_in_s(waiting)) * 1e9)
+        received_at = self._clock.now_ns - max(0, waited_ns)
+        waiting.kept = msgspec.structs.replace(waiting.kept, received_at=received_at, good=True)
+        self._state.put(KIND, _key(waiting.number), msgspec.msgpack.encode(waiting.kept))
 
-    def _run_of(self, kept: ScheduledMessage) -> Run:
+    def _due_s(self, waiting: WaitingMessage) -> float:
+        """Return when a message is due (monotonic seconds), as its time of day or its age tells; else as before."""
+        clock, now_s, kept = self._clock, self._now_s(), waiting.kept
+        if kept.at_ms is not None and clock.good:
+            return now_s + kept.at_ms / 1e3 - clock.now_ns / 1e9
+        if not clock.is_expired(kept.stamp, 0):
+            return waiting.due_s  # its age is unknown, or negative because the clock was set back
+        return now_s + kept.wait_ms / 1e3 - (clock.now_ns - kept.received_at) / 1e9
+
+    # --- delivery -------------------------------------------------------------------------------------------------
+
+    def _try(self, number: int) -> None:
+        """Publish a due message."""
+        waiting = self._waiting[number]
+        kept = waiting.kept
+        if kept.at_ms is not None and self._clock.good and kept.at_ms * _NS_IN_MS > self._clock.now_ns:
+            self._held.remove(number)
+            self._release(kept.address)
+            self._wait_until(waiting, self._due_s(waiting))  # the clock was set back a little
+            return
+        kind = self._router.schedulable_type(kept.address)
+        if kind is None or (kept.queue and not kind.is_queue):
+            self._hold(waiting, Refusal.ADDRESS_INVALID)
+            return
+        try:
+            content = self._state.get(CONTENT, _key(number))
+            run = msgspec.msgpack.decode(content or b"", type=Run)
+        except (StoreError, msgspec.MsgspecError) as error:
+            report(f"scheduled message {number}", "it cannot be read, and is tried again", error)
+            self._hold(waiting, Refusal.STORE_FAILED)
+            return
+        waiting.trial = due = DueMessage(self, waiting, content or b"")
+        ticket, gathered = self._delete_stored(number), self._store.commits.gathered
+        try:
+            self._router.publish(Publication(due, self._current(kept, run), _TOKEN))
+        except Exception as error:
+            report(f"scheduled message {number}", "it is tried again, unless it is stored", error)
+            if self._store.commits.gathered > gathered:
+                self._raised.append((ticket, due))
+            else:
+                self.refuse(due, Refusal.STORE_FAILED)
+
+    def _current(self, kept: ScheduledMessage, run: Run) -> Run:
         """Return the message to publish, with the time to live that is left."""
-        run, properties = kept.run, kept.run.properties
-        ttl_ms = read_header(properties).ttl_ms
+        properties, ttl_ms = run.properties, read_header(run.properties).ttl_ms
         if ttl_ms is not None:
-            waited_ms = max(kept.wait_ms, self._clock.age_ns(run) // _NS_IN_MS)
+            waited_ms = max(kept.wait_ms, self._clock.age_ns(kept.stamp) // _NS_IN_MS)
             properties = with_ttl(properties, max(0, ttl_ms - waited_ms))
-        return Run(run.address, run.device, run.flags & ~CLOCK_GOOD, properties, run.bodies)
+        return Run(run.address, run.device, run.flags, properties, run.bodies)
 
 
 def _key(number: int) -> str:

@@ -235,6 +235,13 @@ class SmallState(Protocol):
         """Remove a value, if it exists, in the open group; see `put`."""
         ...
 
+    def restore(self, kind: str, key: str, value: bytes) -> None:
+        """Undo a `delete` that no commit has written; `value` is the one that was committed before it.
+
+        Nothing is written if the deletion is still in the open group, as after a failed commit.
+        """
+        ...
+
     def get(self, kind: str, key: str) -> bytes | None:
         """Return one value, also if it is not committed yet; None if it is not found.
 

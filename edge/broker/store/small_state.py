@@ -30,6 +30,14 @@ class StoreState:
     def delete(self, kind: str, key: str) -> Ticket:
         return self._set(kind, key, None)
 
+    def restore(self, kind: str, key: str, value: bytes) -> None:
+        state, sealed = self._gatherer.open.state, self._gatherer.sealed
+        is_sealed = sealed is not None and (kind, key) in sealed.state
+        if not is_sealed and state.get((kind, key), value) is None:
+            del state[kind, key]
+        else:
+            self._set(kind, key, value)
+
     def get(self, kind: str, key: str) -> bytes | None:
         for group in reversed(self._gatherer.groups):
             if (kind, key) in group.state:

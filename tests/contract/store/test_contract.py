@@ -411,6 +411,26 @@ class TestState:
         rig.settle()
         assert values() == [b"2", b"3", None]
 
+    @pytest.mark.parametrize("when", ["gathered", "under way", "failed", "committed"])
+    def test_deletion_is_undone_at_any_time(self, rig: Rig, when: str) -> None:
+        rig.store.state.put("session", "a", b"1")
+        rig.commit()
+        rig.store.state.delete("session", "a")
+        if when == "failed":
+            fail_commits(rig)
+            rig.commit()
+            heal(rig)
+        elif when != "gathered":
+            assert rig.store.commits.flush()
+        if when == "committed":
+            rig.settle()
+        rig.store.state.restore("session", "a", b"1")
+        assert rig.store.state.get("session", "a") == b"1"
+        rig.settle()
+        rig.store.state.put("other", "b", b"")
+        rig.commit()
+        assert list(rig.store.state.items("session")) == [("a", b"1")]
+
     def test_many_items_are_in_order(self, rig: Rig) -> None:
         expected = [(f"{i:05}", b"%d" % i) for i in range(1000)]
         for key, value in reversed(expected):

@@ -57,7 +57,7 @@ class StubDriver:
 class Site:
     """One router with clients. `commit` runs the pending commits of the store."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock_good: bool = False) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.clock = NOW
         self.now_ns = CLOCK_NS
@@ -69,6 +69,7 @@ class Site:
             self.store,
             AddressTable(rules),
             clock_ns=lambda: self.now_ns,
+            clock_good=lambda: clock_good,
             flush_soon=lambda: None,
             soon=self.turns.append,
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 
@@ -14,8 +15,11 @@ from edge.broker.limits import (
     SCHEDULED_AGAIN_S,
     SCHEDULED_AHEAD_MS_MAX,
     SCHEDULED_AT_ONCE,
+    SCHEDULED_AT_ONCE_BYTES,
     SCHEDULED_BYTES_MAX,
     SCHEDULED_MESSAGES_MAX,
+    SCHEDULED_SPACE_SHARE,
+    SCHEDULED_TRIALS_MAX,
     SCHEDULED_USER_SHARE,
 )
 from edge.broker.message.delivery_time import DeliveryTime
@@ -24,15 +28,17 @@ from edge.broker.message.translation import read_header
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.router.logs import QUEUE_LOG
 from edge.broker.router.router import Router
-from edge.broker.router.scheduled_messages import KIND, ScheduledMessages, ScheduleFault, ScheduleRefused
+from edge.broker.router.scheduled_messages import CONTENT, KIND, ScheduledMessages, ScheduleFault, ScheduleRefused
 from edge.broker.store.errors import StoreError
 from tests.support.memory_store import MemoryStore
 
 HOUR_MS = 3_600_000
 BOOT_NS = 1_700_000_000_000_000_000
 QUOTA_BYTES = 200
+FIRST_S, LONGEST_S = SCHEDULED_AGAIN_S
 RULES = {
     "queue/#": AddressType.QUEUE,
     "topic/#": AddressType.TOPIC,
@@ -64,6 +70,8 @@ class Site:
         self.wall_ns = BOOT_NS
         self.good = good
         self.rules = dict(RULES)
+        self.schedules = True
+        self.space_bytes: int | None = None
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now_s)
         self.sender = Sender()
         self.start()
@@ -80,7 +88,9 @@ class Site:
             policies={"queue/#": AddressPolicy(quota_bytes=QUOTA_BYTES, when_full=WhenFull.REJECT)},
             monotonic_s=lambda: self.now_s,
             soon=lambda _turn: None,
+            schedules=self.schedules,
         )
+        self.router.quotas.bound_space(self.space_bytes)
 
     @property
     def schedule(self) -> ScheduledMessages:
@@ -89,16 +99,17 @@ class Site:
     def send(
         self,
         body: bytes,
-        wait_ms: int,
+        wait_ms: int | None,
         *,
         at_ms: int | None = None,
         address: str = "queue/a",
         ttl_ms: int | None = None,
         user: str = "",
+        device: str = "sender",
         token: int = 1,
     ) -> None:
         header = b"" if ttl_ms is None else encode(DescribedValue(Ulong(0x70), [True, Ubyte(4), Uint(ttl_ms)]))
-        run = Run(address, "sender", AMQP | 1, header, [body])
+        run = Run(address, device, AMQP | 1, header, [body])
         self.sender.user = user
         self.schedule.add(self.sender, run, (token,), DeliveryTime("x", wait_ms, at_ms))
 
@@ -128,9 +139,11 @@ class Site:
     @property
     def kept(self) -> int:
         """Number of scheduled messages on disk."""
-        return sum(1 for _ in self.store.medium.items(KIND))
+        found = [sum(1 for _ in self.store.medium.items(kind)) for kind in (KIND, CONTENT)]
+        assert found[0] == found[1]
+        return found[0]
 
-    @contextmanager
+    @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
         """Let every commit fail."""
         self.store.failure = StoreError("no")
@@ -166,6 +179,15 @@ class TestDelivery:
         assert len(site.schedule) == 1
         site.after(0)
         assert len(site.schedule) == 0
+
+    def test_large_due_messages_are_delivered_in_several_ticks(self) -> None:
+        site = Site()
+        for number in range(3):
+            site.send(bytes(SCHEDULED_AT_ONCE_BYTES), 1000, address="topic/a", token=number)
+        site.commit()
+        for left in (2, 1, 0):
+            site.after(2)
+            assert len(site.schedule) == left
 
     def test_time_to_live_goes_on_while_a_message_waits(self) -> None:
         site = Site()
@@ -226,6 +248,34 @@ class TestClocks:
         assert site.after(1739) == []
         assert site.after(1) == [b"m"]
 
+    def test_time_of_day_of_a_clock_that_is_set_back_a_little_is_not_early(self) -> None:
+        site = Site()
+        site.send(b"m", HOUR_MS, at_ms=BOOT_NS // 1_000_000 + HOUR_MS)
+        site.commit()
+        assert site.after(3600, wall_s=3598.5) == []
+        assert site.after(1.5) == [b"m"]
+
+    def test_wait_goes_on_over_a_restart_once_the_clock_is_right(self) -> None:
+        site = Site(good=False)
+        site.send(b"m", HOUR_MS)
+        site.commit()
+        site.good = True
+        site.after(1200, wall_s=1e8)
+        site.after(600)
+        site.start()
+        assert site.after(1799) == []
+        assert site.after(1) == [b"m"]
+
+    def test_changes_of_the_clock_cost_no_memory(self) -> None:
+        site = Site()
+        for _ in range(3):
+            site.send(b"m", HOUR_MS)
+        site.commit()
+        for change in range(20):
+            site.good = not site.good
+            site.after(1, wall_s=10 * change)
+        assert len(site.schedule._due) == 3
+
     def test_time_of_day_is_not_believed_of_a_clock_that_became_wrong(self) -> None:
         site = Site()
         site.send(b"m", HOUR_MS, at_ms=BOOT_NS // 1_000_000 + HOUR_MS)
@@ -253,12 +303,67 @@ class TestFailures:
         with site.failing():
             assert site.after(2) == []
         assert site.kept == 1
-        site.commit()
-        assert site.kept == 1
         site.after(0)  # commits work again
-        assert site.after(SCHEDULED_AGAIN_S) == [b"m"]
+        assert site.kept == 1
+        assert site.after(FIRST_S) == [b"m"]
         assert site.kept == 0
 
+    def test_publication_that_raises_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        site.send(b"m", 1000)
+        site.commit()
+        with monkeypatch.context() as patched:
+            patched.setattr(Router, "publish", lambda *_: 1 / 0)
+            assert site.after(2) == []
+        assert site.kept == 1
+        assert site.after(FIRST_S) == [b"m"]
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_publication_that_raises_after_it_was_stored_is_stored_once(
+        self, monkeypatch: pytest.MonkeyPatch, fails: bool
+    ) -> None:
+        site = Site()
+        site.send(b"m", 1000)
+        site.commit()
+        publish = Router.publish
+
+        def raising(router: Router, batch: Publication) -> None:
+            publish(router, batch)
+            raise ArithmeticError
+
+        with monkeypatch.context() as patched, site.failing() if fails else contextlib.nullcontext():
+            patched.setattr(Router, "publish", raising)
+            assert site.after(2) == ([] if fails else [b"m"])
+        site.after(0)
+        assert site.after(10 * FIRST_S) == [b"m"]
+        assert (site.kept, len(site.schedule)) == (0, 0)
+
+    def test_message_that_cannot_be_read_now_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        site.send(b"m", 1000)
+        site.send(b"n", 1000, address="queue/b")
+        site.commit()
+
+        def broken(_kind: str, _key: str) -> bytes:
+            raise StoreError("a bad page")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(site.store.medium, "value", broken)
+            site.after(2)
+        assert (site.schedule.refused, site.kept) == (2, 2)
+        assert site.after(FIRST_S) == [b"m"]
+        assert site.kept == 0
+
+    def test_message_that_cannot_be_read_at_the_start_stays_in_the_store(self) -> None:
+        site = Site()
+        site.store.state.put(KIND, "1", b"damaged")
+        site.store.state.put(CONTENT, "1", b"damaged")
+        site.commit()
+        site.start()
+        assert (len(site.schedule), site.kept) == (0, 1)
+
+
+class TestRefusingAddresses:
     def test_message_waits_while_its_queue_is_full(self) -> None:
         site = Site()
         full, later = b"x" * QUOTA_BYTES, b"m"
@@ -266,10 +371,62 @@ class TestFailures:
         site.send(later, 2000)
         site.commit()
         assert site.after(3) == [full]
+        site.after(0)  # it is tried again, as its address took one
         [waiting] = site.schedule
         assert (waiting.refused, site.schedule.refused, site.kept) == (Refusal.FULL, 1, 1)
         site.router.reconfigure(site.router.addresses.table, {})
-        assert site.after(SCHEDULED_AGAIN_S) == [full, later]
+        assert site.after(0) == [full, later]
+
+    def test_refusing_address_is_tried_with_one_message_after_waits_that_double(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site = Site()
+        tried: list[bytes] = []
+        publish = Router.publish
+        monkeypatch.setattr(
+            Router, "publish", lambda router, batch: (tried.extend(batch.run.bodies), publish(router, batch))[1]
+        )
+        for number in range(50):
+            site.send(b"%03d" % number * QUOTA_BYTES, 1000)
+        site.commit()
+        began_s, times = site.now_s, list[float]()
+        while site.now_s < began_s + 2000:
+            count = len(tried)
+            site.after(1)
+            if len(tried) > count:
+                assert len(tried) == count + 1
+                times.append(site.now_s)
+        waits = [after - before for before, after in itertools.pairwise(times)]
+        assert waits[:6] == [FIRST_S * 2**each for each in range(6)]
+        assert max(waits) == LONGEST_S
+        assert (site.schedule.refused, site.kept) == (50, 50)
+        site.router.reconfigure(site.router.addresses.table, {})
+        site.after(0)
+        assert (site.kept, site.schedule.refused) == (0, 0)
+        assert site.delivered == [b"%03d" % number * QUOTA_BYTES for number in range(50)]
+
+    def test_all_messages_of_an_address_follow_the_first_that_it_takes(self) -> None:
+        site = Site()
+        rules = {"queue/#": AddressPolicy(quota_bytes=1, when_full=WhenFull.REJECT)}
+        site.router.reconfigure(site.router.addresses.table, rules)
+        for number in range(5):
+            site.send(b"%d" % number * 10, 1000)
+        site.commit()
+        assert site.after(2) == []
+        site.router.addresses.configure(site.router.addresses.table, {})
+        site.router.quotas.configure({})
+        assert len(site.after(FIRST_S)) == 1
+        assert len(site.after(0)) == 5
+
+    def test_refusing_addresses_do_not_delay_others(self) -> None:
+        site = Site()
+        for number in range(3 * SCHEDULED_TRIALS_MAX):
+            site.send(b"x" * 2 * QUOTA_BYTES, 1000, address=f"queue/full{number}")
+        site.commit()
+        site.after(2)
+        site.send(b"m", 1)
+        site.commit()
+        assert site.after(FIRST_S) == [b"m"]
 
     def test_message_waits_while_its_address_keeps_no_messages(self) -> None:
         site = Site()
@@ -280,14 +437,40 @@ class TestFailures:
         assert site.after(2) == []
         assert site.schedule.refused == 1
         site.router.reconfigure(table, {})
-        assert site.after(SCHEDULED_AGAIN_S) == [b"m"]
+        assert site.after(0) == [b"m"]
 
-    def test_message_that_cannot_be_read_stays_in_the_store(self) -> None:
+    def test_message_for_a_queue_waits_while_its_address_is_a_topic(self) -> None:
+        """A topic without a subscriber would drop what the sender was promised to be kept."""
         site = Site()
-        site.store.state.put(KIND, "1", b"damaged")
+        site.send(b"m", 1000)
         site.commit()
+        table = site.router.addresses.table
+        site.router.reconfigure(AddressTable([AddressRule("other", AddressType.QUEUE)]), {})
+        site.after(2)
+        assert (site.schedule.refused, site.kept) == (1, 1)
         site.start()
-        assert (len(site.schedule), site.kept) == (0, 1)
+        site.router.reconfigure(table, {})
+        assert site.after(2) == [b"m"]
+
+    def test_message_to_a_topic_without_a_subscriber_is_dropped_as_always(self) -> None:
+        site = Site()
+        site.send(b"m", 1000, address="topic/a")
+        site.commit()
+        site.after(2)
+        assert (site.kept, site.router.figures.unrouted) == (0, 1)
+
+    def test_held_message_is_deleted(self) -> None:
+        site = Site()
+        for number in range(3):
+            site.send(b"%d" % number * 2 * QUOTA_BYTES, 1000)
+        site.commit()
+        site.after(2)
+        first, _, last = (each.number for each in site.schedule)
+        assert site.schedule.delete([first, last])[0] == 2
+        site.commit()
+        assert (site.schedule.refused, site.kept) == (1, 1)
+        site.router.reconfigure(site.router.addresses.table, {})
+        assert site.after(0) == [b"1" * 2 * QUOTA_BYTES]
 
 
 class TestRefusals:
@@ -297,9 +480,21 @@ class TestRefusals:
             send()
         return caught.value.fault
 
-    @pytest.mark.parametrize("address", ["anycast/a", "multicast/a"])
-    def test_address_without_a_store_is_refused(self, address: str) -> None:
-        assert self.fault_of(lambda: Site().send(b"m", 1000, address=address)) is ScheduleFault.DIRECT
+    @pytest.mark.parametrize("address", ["anycast/a", "multicast/a", "$SYS/a", f"temp/{'0' * 32}", "own/a"])
+    def test_address_that_keeps_no_messages_of_clients_is_refused(self, address: str) -> None:
+        site = Site()
+        site.router.routes.reserve("own/", Sender())
+        assert self.fault_of(lambda: site.send(b"m", 1000, address=address)) is ScheduleFault.ADDRESS
+
+    def test_router_that_does_not_schedule_refuses(self) -> None:
+        site = Site()
+        site.schedules = False
+        site.start()
+        assert self.fault_of(lambda: site.send(b"m", 1000)) is ScheduleFault.UNSUPPORTED
+
+    def test_time_of_day_without_any_clock_is_refused(self) -> None:
+        site = Site(good=False)
+        assert self.fault_of(lambda: site.send(b"m", None, at_ms=1)) is ScheduleFault.CLOCK
 
     def test_message_that_expires_before_is_refused(self) -> None:
         site = Site()
@@ -318,7 +513,8 @@ class TestRefusals:
             site.send(b"", 1000, address="topic/a", user="a")
         assert self.fault_of(lambda: site.send(b"", 1000, user="a")) is ScheduleFault.NO_ROOM
         for _ in range(SCHEDULED_MESSAGES_MAX - share):
-            site.send(b"", 1000, address="topic/a", user="b")
+            site.send(b"", 1000, address="topic/a", device="b")
+        assert self.fault_of(lambda: site.send(b"", 1000, device="b")) is ScheduleFault.NO_ROOM, "without a user"
         assert self.fault_of(lambda: site.send(b"", 1000, user="c")) is ScheduleFault.NO_ROOM
 
     def test_bytes_have_a_limit_and_a_user_a_share_of_it(self) -> None:
@@ -328,6 +524,19 @@ class TestRefusals:
         assert self.fault_of(lambda: site.send(b"", 1000, address="topic/a", user="a")) is ScheduleFault.NO_ROOM
         site.send(half, 1000, address="topic/a", user="b")
         assert self.fault_of(lambda: site.send(b"", 1000, address="topic/a")) is ScheduleFault.NO_ROOM
+
+    def test_bytes_are_a_part_of_the_quota_of_the_space(self) -> None:
+        site = Site()
+        site.space_bytes = 8_000
+        site.start()
+        most = 8_000 // SCHEDULED_SPACE_SHARE
+        size = len("topic/a") + most // SCHEDULED_USER_SHARE
+        assert self.fault_of(lambda: site.send(bytes(size), 1000, address="topic/a")) is ScheduleFault.NO_ROOM
+        for user in "ab":
+            site.send(bytes(size - 2 * len("topic/a")), 1000, address="topic/a", user=user)
+        site.commit()
+        site.router.quotas.tick()
+        assert site.router.quotas.shared == 8_000 - site.schedule.bytes
 
     def test_room_is_free_again_after_the_delivery(self) -> None:
         site = Site()
@@ -349,24 +558,24 @@ class TestDeletion:
         site.send(b"m", 1000)
         site.commit()
         [waiting] = site.schedule
-        assert site.schedule.delete(waiting.number) is not None
+        assert site.schedule.delete([waiting.number])[0] == 1
         site.commit()
         assert site.after(10) == []
         [lost] = site.store.ledger.entries(0, 10)
-        assert (lost.address, lost.messages, lost.reason) == ("queue/a", 1, "deleted")
+        assert (lost.address, lost.messages, lost.reason) == ("$scheduled/queue/a", 1, "deleted")
         assert (site.kept, len(site.schedule)) == (0, 0)
 
     def test_message_that_is_not_there_or_under_way_is_not_deleted(self) -> None:
         site = Site()
-        assert site.schedule.delete(7) is None
+        assert site.schedule.delete([7]) == (0, None)
         site.send(b"m", 1000)
         [waiting] = site.schedule
-        assert site.schedule.delete(waiting.number) is None, "not on disk yet"
+        assert site.schedule.delete([waiting.number]) == (0, None), "not on disk yet"
         site.commit()
         site.now_s += 2
         site.wall_ns += int(2e9)
         site.schedule.tick(failing=False)
-        assert site.schedule.delete(waiting.number) is None, "its delivery is being stored"
+        assert site.schedule.delete([waiting.number]) == (0, None), "its delivery is being stored"
         site.commit()
         assert site.delivered == [b"m"]
 
