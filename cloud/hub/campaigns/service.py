@@ -39,7 +39,9 @@ class HubCampaigns:
         self.trouble: str | None = None
         """Reason why campaigns do not advance; None if they do."""
         self.halted: Sequence[CampaignRecord] = ()
-        """Halted campaigns."""
+        """Halted campaigns, `HALTED_SHOWN_MAX` of them."""
+        self._halted: frozenset[str] = frozenset()
+        """Ids of all halted campaigns."""
         self._interval_s = interval_s
         self._writer = RegistryThread("campaigns", registry)
         self._reader = RegistryThread("campaigns-reading", registry, reading=True)
@@ -128,8 +130,8 @@ class HubCampaigns:
         return [each for each in campaigns.offering() if campaigns.has_step(each)]
 
     def _note_halted(self, halted: Sequence[CampaignRecord]) -> None:
-        known = {each.id for each in self.halted}
         for each in halted:
-            if each.id not in known:
+            if each.id not in self._halted:
                 log.error("campaign %s is halted: %s", each.id, each.why)
+        self._halted = frozenset(each.id for each in halted)
         self.halted = halted[:HALTED_SHOWN_MAX]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,6 +34,16 @@ T = TypeVar("T")
 
 class DeviceUpdatesBusy(Exception):
     """Too many requests wait; the request may be repeated in some seconds."""
+
+
+class _Stored(enum.Enum):
+    """Result of storing reports."""
+
+    YES = enum.auto()
+    LATER = enum.auto()
+    """The registry cannot be used now."""
+    REFUSED = enum.auto()
+    """Neither readable nor storable, now and later."""
 
 
 class _WaitingBatch(NamedTuple):
@@ -125,12 +136,25 @@ class HubDeviceUpdates:
             self._arrived.clear()
             while self._waiting:
                 together = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCHES_AT_ONCE))]
-                kept = await self._store(together)
-                if kept or len(together) == 1:
-                    self._answer(together, kept)
-                    continue
-                for each in together:  # one of them may be the reason
-                    self._answer([each], await self._store([each]))
+                found = await self._store(together)
+                if found is _Stored.REFUSED:  # one of them is the reason
+                    found = await self._store_each(together)
+                else:
+                    self._answer(together, found is _Stored.YES)
+                if found is _Stored.LATER:  # all others would wait for the same time-out
+                    self._answer([*self._waiting], kept=False)
+                    self._waiting.clear()
+
+    async def _store_each(self, batches: Sequence[_WaitingBatch]) -> _Stored:
+        """Store batches one by one, up to a fault of the registry. A batch that is refused alone is answered: its
+        messages are in the lake, and it would be refused again."""
+        for place, each in enumerate(batches):
+            found = await self._store([each])
+            if found is _Stored.LATER:
+                self._answer(batches[place:], kept=False)
+                return found
+            self._answer([each], kept=True)
+        return _Stored.YES
 
     @staticmethod
     def _answer(batches: Sequence[_WaitingBatch], kept: bool) -> None:
@@ -140,8 +164,8 @@ class HubDeviceUpdates:
             except Exception:  # of one gateway: the others get their answers
                 log.exception("gateway %s: a batch with reports cannot be answered", each.gateway)
 
-    async def _store(self, batches: Sequence[_WaitingBatch]) -> bool:
-        """Store the reports of batches; return False if they cannot be stored now."""
+    async def _store(self, batches: Sequence[_WaitingBatch]) -> _Stored:
+        """Store the reports of batches."""
 
         def work(database: Database) -> None:
             updates = self._updates = self._updates or DeviceUpdates(database)
@@ -154,12 +178,15 @@ class HubDeviceUpdates:
         try:
             await self._writer.run(work)
         except (RegistryError, RegistryClosed) as error:
+            if isinstance(error.__cause__, sa.exc.DataError | sa.exc.IntegrityError):
+                log.exception("the registry refuses reports of devices about artefacts: internal error")
+                return _Stored.REFUSED
             if self._fault is None:
                 log.warning("reports of devices about artefacts cannot be stored yet, retrying: %s", error)
             self._fault = str(error)
-            return False
+            return _Stored.LATER
         except Exception:  # an internal error must not end the task, nor hold up a gateway
             log.exception("reports of devices about artefacts cannot be read: internal error")
-            return len(batches) == 1  # the messages are in the lake
+            return _Stored.REFUSED
         self._fault = None
-        return True
+        return _Stored.YES

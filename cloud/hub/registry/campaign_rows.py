@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from bridge.artefacts.report import UpdateState
 from cloud.hub.campaign import HOLDING, OFFERED, CampaignMember, CampaignPace, MemberReport, PastReport
+from cloud.hub.registry.campaign_states import CampaignState, campaign_event
 from cloud.hub.registry.device_offers import mark_offers
 from cloud.hub.registry.device_updates import report_name
-from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
+from cloud.hub.registry.events import append_events
 from cloud.hub.registry.schema import campaign_members, campaigns, device_updates
 from cloud.hub.rollout import MemberPhase, RolloutState
 
@@ -51,6 +52,11 @@ class CampaignRecord(NamedTuple):
     """Time at which offers that were not taken are withdrawn."""
     closed: bool
     """Nothing is offered any more."""
+
+    @property
+    def shown(self) -> CampaignState:
+        """State for its events."""
+        return CampaignState(*[getattr(self, name) for name in CampaignState._fields])
 
     @property
     def pace(self) -> CampaignPace:
@@ -98,12 +104,6 @@ def to_campaign(row: Any) -> CampaignRecord:
 
 def stages_text(stages: Sequence[str]) -> str:
     return msgspec.json.encode(stages).decode()
-
-
-def campaign_event(at: int, record: CampaignRecord, **more: Any) -> FleetEvent:
-    about = {"state": record.state.value, "wave": record.wave + 1, "why": record.why or None}
-    about |= {"artefact": record.name, "version": record.version, "note": record.note or None, **more}
-    return make_event(at, EventType.CAMPAIGN_CHANGED, record.tenant, "", record.id, **about)
 
 
 def counts_of(tx: sa.Connection, campaign: str) -> WaveCounts:
@@ -177,7 +177,7 @@ def set_state(
             campaign_members.c.phase.in_([each.value for each in OFFERED]),
         )
         mark_offers(tx, record.devices_of, sa.select(campaign_members.c.device).where(*mine))
-    append_events(tx, [campaign_event(now_us, after)])
+    append_events(tx, [campaign_event(now_us, after.shown)])
     return after
 
 

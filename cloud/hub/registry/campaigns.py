@@ -18,7 +18,6 @@ from cloud.hub.registry.campaign_rows import (
     CampaignRecord,
     MemberRow,
     WaveCounts,
-    campaign_event,
     campaign_of,
     counts_of,
     member_rows,
@@ -27,6 +26,7 @@ from cloud.hub.registry.campaign_rows import (
     to_campaign,
     with_reports,
 )
+from cloud.hub.registry.campaign_states import campaign_event
 from cloud.hub.registry.campaign_steps import advance_campaign, has_step
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import append_events
@@ -76,7 +76,7 @@ class Campaigns:
                 campaign_members.insert(), [{**each._asdict(), **same, "phase": each.phase.value} for each in members]
             )
             _forget_old(tx, record.tenant)
-            append_events(tx, [campaign_event(record.made_at, record, devices=len(members))])
+            append_events(tx, [campaign_event(record.made_at, record.shown, devices=len(members))])
 
         self._database.transaction(work)
 

@@ -25,8 +25,10 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.limits import REPAIRED_AT_ONCE
+from cloud.hub.registry.campaign_states import pause_campaigns
 from cloud.hub.registry.commit_states import FORGOTTEN, NUMBERED, PREPARED
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.events import utc_us
 from cloud.hub.registry.faults import CommitDamaged
 from cloud.hub.registry.known_numbers import leave_known_numbers
 from cloud.hub.registry.marks import Marks
@@ -211,6 +213,7 @@ class LakeCheck:
             change_in_pages(tx, further, [gateways.c.tenant, gateways.c.name], REPAIRED_AT_ONCE)
             _use_numbers(tx, fenced)
             leave_known_numbers(tx)
+            pause_campaigns(tx, utc_us())
 
         self._database.transaction(work)
 

@@ -22,15 +22,17 @@ from cloud.hub.registry import campaign_steps as steps
 from cloud.hub.registry import campaigns as module
 from cloud.hub.registry.artefacts import ArtefactInUse, ArtefactRow, RegisteredArtefacts
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
+from cloud.hub.registry.campaign_states import OLDER_COPY, pause_campaigns
 from cloud.hub.registry.campaigns import CampaignError, Campaigns
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_changes import DeviceChanges
 from cloud.hub.registry.device_choice import DeviceTarget
+from cloud.hub.registry.device_targets import restart_gateways
 from cloud.hub.registry.device_tenants import UnknownDeviceTenant
 from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateFilter
 from cloud.hub.registry.devices import DeviceLink, LinkKind, NewDeviceRow, RegisteredDevices, TenantLimits
 from cloud.hub.registry.dialects import Sqlite
-from cloud.hub.registry.events import EventType
+from cloud.hub.registry.events import EventType, utc_us
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.rollout import MemberPhase, RolloutState, WavesError
 from tests.contract.registry.conftest import Place
@@ -449,6 +451,39 @@ def test_failure_is_seen_although_a_later_report_came_with_it(site: Site, after:
     second = site.start("a")
     record = site.run(second)
     assert record.state is not RolloutState.HALTED, "it is known, and of before"
+
+
+def test_older_copy_pauses_campaigns_that_may_have_been_stopped(site: Site) -> None:
+    """Nothing is offered again to devices that have not fetched it; those of devices that have it stay."""
+    ended, asleep, running = site.start("a", version="1.1.0"), "", ""
+    site.run(ended)
+    site.report("a", "healthy", version="1.1.0")
+    site.run(ended)
+    asleep = site.start("[bc]", version="1.1.0")
+    site.run(asleep)
+    site.report("b", "healthy", version="1.1.0")
+    assert site.run(asleep, 100).state is RolloutState.DONE
+    running = site.start("d")
+    site.run(running)
+    assert {name: offers[0][1] for name, offers in site.offers().items()} == dict.fromkeys("abcd", False)
+    assert site.database.transaction(lambda tx: pause_campaigns(tx, site.now * S)) == 2
+    site.database.transaction(lambda tx: restart_gateways(tx, utc_us()))
+    for _ in range(2):
+        states = {each: site.run(each).state for each in (ended, asleep, running)}
+        assert states == {ended: RolloutState.DONE, asleep: RolloutState.PAUSED, running: RolloutState.PAUSED}
+    assert site.campaigns.get(running).why == OLDER_COPY
+    assert {name: offers[0][1] for name, offers in site.offers().items()} == {
+        "a": False,
+        "b": False,
+        "c": True,
+        "d": True,
+    }
+    assert site.database.transaction(lambda tx: pause_campaigns(tx, site.now * S)) == 0
+    site.campaigns.resume(asleep)
+    assert site.run(asleep).state is RolloutState.RUNNING, "its device has its time again"
+    assert site.offers()["c"] == [("1.1.0", False)]
+    site.campaigns.stop(running)
+    assert "d" not in site.offers()
 
 
 def test_mass_failure_with_an_old_sqlite(site: Site) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from cloud.hub.groups import Presence
+from cloud.hub.registry.campaign_states import OLDER_COPY
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import GatewaysMoved
 from cloud.hub.registry.registry import Registry
@@ -98,6 +99,30 @@ def test_hub_with_a_new_writer_id_lands_nothing_twice(place: Place, lake: Path) 
 
     pod.registry.close()
     assert not Hub(place, lake, ANOTHER).registry.commits.is_older_copy, "the next hub finds it repaired"
+
+
+def test_running_campaign_of_the_copy_is_paused(place: Place, lake: Path) -> None:
+    """It was stopped after the copy was made."""
+    first = Hub(place, lake, HERE)
+    first.land((TEMPERATURE, 0, 9))
+    row = {
+        "id": "c1", "tenant": "acme", "made_at": 1, "made_by": "anna", "note": "", "name": "blinker",
+        "version": "1.2.0",
+        "devices_of": "acme", "soak_s": 1.0, "away_s": 1.0, "failures_max": 0, "enough_percent": 100, "wave": 0,
+        "state": "running", "why": "", "stages": "[]", "closed": False,
+    }  # fmt: skip
+    place.execute(f"INSERT INTO campaigns ({', '.join(row)}) VALUES ({', '.join(':' + name for name in row)})", **row)
+    copy = RegistryCopy(place)
+    place.execute("UPDATE campaigns SET state = 'aborted', closed = :closed", closed=True)
+    first.land((TEMPERATURE, 10, 19))
+    first.registry.close()
+    copy.restore()
+    for _ in range(2):
+        Hub(place, lake, THERE).registry.close()
+        [(state, why, closed)] = place.execute("SELECT state, why, closed FROM campaigns")
+        assert (state, why, bool(closed)) == ("paused", OLDER_COPY, False)
+    events = place.execute("SELECT subject FROM events WHERE type = 'campaign.changed'")
+    assert events == [("c1",)], "it is paused once"
 
 
 def test_open_commit_of_the_copy_counts_only_if_the_lake_has_it(place: Place, lake: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from cloud.hub.device_updates.reading import read_reports
 from cloud.hub.device_updates.service import DeviceUpdatesBusy, HubDeviceUpdates
 from cloud.hub.registry import device_updates as registry
 from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
-from cloud.hub.registry.device_updates import UpdateFilter
+from cloud.hub.registry.device_updates import DeviceUpdate, UpdateFilter
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry_thread import RegistryClosed
+from cloud.lake.faults import RegistryError
 from tests.support.artefact_reports import batch, body, event, run
 
 ALL = UpdateFilter("acme")
@@ -133,6 +134,85 @@ def test_fault_of_one_batch_does_not_hold_up_others(url: sa.URL, monkeypatch: py
         assert [await answers.next(), await answers.next()] == [True, True]
         assert len(await service.page(ALL, None, 9)) == 2
         assert service.trouble is None
+
+    with_service(url, work)
+
+
+class Recorder:
+    """Counts calls of `DeviceUpdates.record`, and fails for some batches."""
+
+    def __init__(self, fault: Exception, devices: frozenset[str] = frozenset()) -> None:
+        """`devices`: those with a fault; empty for all."""
+        self.calls = 0
+        self._fault, self._devices, self._record = fault, devices, registry.DeviceUpdates.record
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def record(updates: registry.DeviceUpdates, reports: Sequence[DeviceUpdate]) -> int:
+            self.calls += 1
+            if not self._devices or self._devices & {each.device for each in reports}:
+                raise RegistryError("it cannot be used") from self._fault
+            return self._record(updates, reports)
+
+        monkeypatch.setattr(registry.DeviceUpdates, "record", record)
+
+
+def put(service: HubDeviceUpdates, answers: Answers, *devices: str) -> None:
+    for name in devices:
+        some = batch(run(f"p/{name}/artefact-report", body(name), device=name))
+        assert service.handle_batch("acme", "hall", some, answers.add)
+
+
+def test_all_batches_are_refused_at_once_while_the_registry_is_away(
+    url: sa.URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one alone would wait for its own time-out."""
+    away = Recorder(sa.exc.OperationalError("INSERT", {}, Exception("away")))
+    away.install(monkeypatch)
+    monkeypatch.setattr(module, "BATCHES_AT_ONCE", 2)
+
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        put(service, answers, "a", "b", "c", "d", "e")
+        assert [await answers.next() for _ in range(5)] == [False] * 5
+        assert away.calls == 1
+        assert service.trouble is not None
+
+    with_service(url, work)
+
+
+@pytest.mark.parametrize("fault", [sa.exc.DataError, sa.exc.IntegrityError])
+def test_batch_that_the_database_refuses_is_answered(
+    url: sa.URL, monkeypatch: pytest.MonkeyPatch, fault: type[sa.exc.DBAPIError]
+) -> None:
+    """It would be refused for ever, and its gateway would stand still; its messages are in the lake."""
+    wrong = Recorder(fault("INSERT", {}, Exception("too large")), frozenset({"b"}))
+    wrong.install(monkeypatch)
+
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        put(service, answers, "a", "b", "c")
+        assert [await answers.next() for _ in range(3)] == [True] * 3
+        assert [each.device for each in await service.page(ALL, None, 9)] == ["a", "c"]
+        assert service.trouble is None
+
+    with_service(url, work)
+
+
+def test_registry_that_goes_away_between_single_batches(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch is refused, and then the registry cannot be reached."""
+    faults = iter([sa.exc.DataError("", {}, Exception()), None, sa.exc.OperationalError("", {}, Exception())])
+    calls: list[int] = []
+
+    def record(updates: registry.DeviceUpdates, reports: Sequence[DeviceUpdate]) -> int:
+        calls.append(len(reports))
+        if (fault := next(faults)) is not None:
+            raise RegistryError("it cannot be used") from fault
+        return len(reports)
+
+    monkeypatch.setattr(registry.DeviceUpdates, "record", record)
+
+    async def work(service: HubDeviceUpdates, answers: Answers) -> None:
+        put(service, answers, "a", "b", "c")
+        assert [await answers.next() for _ in range(3)] == [True, False, False]
+        assert calls == [3, 1, 1]
 
     with_service(url, work)
 
