@@ -101,7 +101,7 @@ def test_mistake_is_named_with_its_line_and_nothing_is_applied(browser: Browser,
         visit.see("It can be applied.")
         visit.page.get_by_label("take it back unless I keep it").uncheck()
         visit.page.get_by_role("button", name="Apply").click()
-        wait_until(lambda: type_of(unchanged, "jobs/1") == "queue", timeout_s=5, what="it is in force")
+        wait_until(lambda: type_of(unchanged, "jobs/1") == "queue", timeout_s=60, what="it is in force")
         visit.see("in force")
         assert visit.violations() == []
 

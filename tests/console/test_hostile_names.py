@@ -29,7 +29,7 @@ from tests.support.paho_client import mqtt_client
 from tests.support.paho_loop import close_client
 from tests.support.processes import Waypost, edge, hub, wait_until
 
-SHOWN_MS: Final = 5_000
+SHOWN_MS: Final = 20_000
 """Longest wait for a name, in milliseconds."""
 MARKUP: Final = "<img src=x onerror=alert(1)>"
 """Part of hostile names that every list has to show as it is."""
@@ -123,6 +123,8 @@ def hub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         gold_world.fill(folder / "hub" / "lake", MARKUP)
         options = ("--hub", f"amqp://127.0.0.1:{server.port('amqp')}", "--gateway", MARKUP, "--forward", "plant/#")
         site = stack.enter_context(edge(folder, "gw", *options))
+        connected = "the gateway is connected"  # the hub takes no command for it before
+        wait_until(lambda: status(server)["gateways"]["connected"] >= 1, timeout_s=60, what=connected)
         client = stack.enter_context(mqtt_client(site, "pump7"))
         client.publish(f"plant/{HOSTILE}", HOSTILE.encode())
         put(server, "PATCH", "/api/v1/alert-rules/WaypostUplinkAway", for_s=0)
@@ -131,8 +133,8 @@ def hub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         put(server, "POST", "/api/v1/commands", device=MARKUP, name=MARKUP, gateway=MARKUP, payload=HOSTILE, ttl_s=600)
         put(server, "PUT", f"/api/v1/views/{quote(MARKUP)}", page="fleet", query="show=all")
         put(server, "POST", "/api/v1/mutes", minutes=60, reason=HOSTILE, gateway=MARKUP)
-        wait_until(lambda: document(server, "/api/v1/alerts")["alerts"], timeout_s=30, what="a gateway is away")
-        wait_until(lambda: status(server)["totals"]["rows"] > 0, timeout_s=30, what="its message has landed")
+        wait_until(lambda: document(server, "/api/v1/alerts")["alerts"], timeout_s=60, what="a gateway is away")
+        wait_until(lambda: status(server)["totals"]["rows"] > 0, timeout_s=60, what="its message has landed")
         yield server
 
 

@@ -93,7 +93,8 @@ class Visit:
         """Return the violations that axe finds (WCAG 2.2 AA and best practices)."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(axe_source())
-        self.page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
+        # `finished` of an animation that is cancelled, as its element goes, rejects
+        self.page.evaluate("Promise.all(document.getAnimations().map(each => each.finished.catch(() => null)))")
         found = self.page.evaluate("async rules => (await axe.run(document, rules)).violations", RULES)
         return [f"{each['id']}: {node['html'][:160]}" for each in found for node in each["nodes"]]
 

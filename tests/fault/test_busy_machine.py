@@ -18,7 +18,8 @@ from edge.health.priority import SERVING_NICE
 from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, hub
 
-BUSY = 8 * (os.cpu_count() or 1)
+BUSY = 4 * (os.cpu_count() or 1)
+"""Programs: more would delay the tests of other processes for seconds."""
 SLOW_CLIENTS = 400
 ASKED = 10
 ANSWER_S_MAX = 5.0

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ class Sender(threading.Thread):
             while True:
                 try:
                     answer = ask(self.dice.choice(self.hubs), "POST", "/api/v1/commands", body, headers, timeout_s=5.0)
-                except OSError:  # the hub restarts: the same command, at any hub
+                except (OSError, HTTPException):  # the hub restarts: the same command, at any hub
                     time.sleep(0.05)
                     continue
                 if answer.status == HTTPStatus.ACCEPTED:

@@ -25,7 +25,7 @@ from tests.support.http_client import status
 from tests.support.hub_replicas import hub_replicas
 from tests.support.lake import rows
 from tests.support.postgres import Postgres
-from tests.support.processes import Waypost
+from tests.support.processes import Waypost, wait_until
 
 PER_BATCH: Final = 50
 BATCHES: Final = 20
@@ -134,7 +134,7 @@ def move_under_faults(hubs: list[Waypost], lake: Path, rounds: int, seed: int) -
     assert set(landed) == made
     assert sum(gateway.displaced for gateway in gateways) <= rounds, "a hub that stood still costs one connection"
     for hub in hubs:
-        assert not status(hub)["landing"]["failing"]
+        wait_until(lambda hub=hub: not status(hub)["landing"]["failing"], timeout_s=60, what="both hubs land")
     return took_s
 
 

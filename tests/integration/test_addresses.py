@@ -108,7 +108,7 @@ def test_queue_has_its_figures(open_gateway: Waypost) -> None:
                 sub.get()
             wait_until(
                 lambda: detail(open_gateway, "queue/figures")["rows"][0]["waiting"] == 0,
-                timeout_s=10,
+                timeout_s=60,
                 what="all are settled",
             )
             shown = detail(open_gateway, "queue/figures")
@@ -126,15 +126,15 @@ def test_rates_come_with_the_second_list_and_sort_it(open_gateway: Waypost) -> N
                 pub.publish("queue/busy", b"x")
             return next(iter(rows(open_gateway, "&q=queue/").values()))
 
-        wait_until(lambda: busiest()["address"] == "queue/busy", timeout_s=20, what="the busy queue is first")
-        wait_until(lambda: (busiest()["received_per_s"] or 0) > 1, timeout_s=20, what="it has a rate")
+        wait_until(lambda: busiest()["address"] == "queue/busy", timeout_s=60, what="the busy queue is first")
+        wait_until(lambda: (busiest()["received_per_s"] or 0) > 1, timeout_s=60, what="it has a rate")
 
 
 def test_pages_follow_each_other_without_repetition(open_gateway: Waypost) -> None:
     with mqtt_client(open_gateway, "pages") as pub:
         for number in range(25):
             pub.publish(f"queue/page/{number:02}", b"x")
-    wait_until(lambda: len(rows(open_gateway, "&q=queue/page/")) == 25, timeout_s=10, what="the list is read again")
+    wait_until(lambda: len(rows(open_gateway, "&q=queue/page/")) == 25, timeout_s=60, what="the list is read again")
     found, after = [], ""
     while after is not None:
         path = f"/api/v1/addresses?q=queue/page/&sort=address&limit=10&after={after}"

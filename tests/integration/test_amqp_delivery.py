@@ -296,13 +296,13 @@ class TestConnections:
         assert transport.remote_max_frame_size == 65_536
 
     def test_heartbeats_keep_an_idle_connection_open_and_silence_ends_it(self, tmp_path: Path) -> None:
-        """Both sides expect a frame every second."""
-        (tmp_path / "gateway.yaml").write_text(GATEWAY.replace("1048576", "1048576, idleTimeoutS: 1"))
+        """Both sides expect a frame every three seconds."""
+        (tmp_path / "gateway.yaml").write_text(GATEWAY.replace("1048576", "1048576, idleTimeoutS: 3"))
         with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway:
-            connection = connect_amqp(gateway, heartbeat=1)
+            connection = connect_amqp(gateway, heartbeat=3)
             receiver = connection.create_receiver("queue/idle", credit=1)
             with pytest.raises(Timeout):
-                receiver.receive(timeout=3)
+                receiver.receive(timeout=8)
             connection.create_sender("queue/idle").send(Message(body="still here"))
             assert receiver.receive(timeout=WAIT_S).body == "still here"
             connection.close()

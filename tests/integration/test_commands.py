@@ -124,7 +124,7 @@ def test_device_takes_a_command_over_http_and_responds(fleet: Fleet) -> None:
     fields = taken.headers
     assert (taken.document, fields["waypost-subject"], fields["content-type"]) == ({"by": 5}, "open/half", JSON)
     assert fields["content-security-policy"] == "sandbox; default-src 'none'"
-    assert fleet.state(identifier) == "queued", "it was not settled"
+    fleet.wait(identifier, "queued")  # it was not settled
     assert ask(fleet.edge, "DELETE", f"/c/command/tap?lock={taken.lock}").status == 204
     fleet.wait(identifier, "delivered")
     correlation = fields["waypost-correlation-data"]
@@ -197,7 +197,7 @@ def test_absent_device_gets_its_command_when_it_connects(fleet: Fleet) -> None:
 
 def test_expired_command_is_dropped_and_reported(fleet: Fleet) -> None:
     """An expired command is in the ledger of the gateway; the hub reports one that its gateway never fetched."""
-    at_gateway = fleet.send(device="absent", ttl_s=1)
+    at_gateway = fleet.send(device="absent", ttl_s=3)
     assert fleet.wait(at_gateway, "expired")["reason"] == "expired"
     fleet.edge.stop()
     at_hub = fleet.send("pump8", ttl_s=0.5)

@@ -159,7 +159,7 @@ def test_trace_in_a_page_ends_by_itself(gateway: Waypost) -> None:
 def test_payloads_are_shown_on_request_to_those_who_may_receive(gateway: Waypost, name: str, payload: str) -> None:
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, "meter7", protocol=paho.MQTTv5)
     client.username_pw_set("machine", "machine")
-    with tracing(gateway, name, client="meter7", events=50, seconds=5, payload=1) as events:
+    with tracing(gateway, name, client="meter7", events=50, seconds=30, payload=1) as events:
         next(events)
         with PahoClient(client).connect(gateway.port("mqtt")):
             client.publish("plant/7", b"21.5", qos=1).wait_for_publish(10)

@@ -48,7 +48,7 @@ def test_gateway_is_enrolled_revoked_and_enrolled_again_without_loss(tmp_path: P
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
             run_fleet(tmp_path, "revoke", "hall")
             wait_until(
-                lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=10.0, what="it is cut"
+                lambda: "was revoked" in (operator_uplink(near)["last_error"] or ""), timeout_s=WAIT_S, what="it is cut"
             )
             device.send(20)
             far.kill()

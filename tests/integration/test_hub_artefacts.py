@@ -187,7 +187,7 @@ def test_gateway_downloads_with_its_certificate(hub: HubOperator, fleet: Enrolle
     assert ask_port(fleet.hub_port, "GET", f"{path}/image", tls=context).body == IMAGE  # the port of the uplink
     fleet.fleet("revoke", "hall")
     wait_until(
-        lambda: ask(fleet.hub, "GET", f"{path}/image", tls=context).status == 401, timeout_s=20, what="it is revoked"
+        lambda: ask(fleet.hub, "GET", f"{path}/image", tls=context).status == 401, timeout_s=60, what="it is revoked"
     )
 
 
@@ -210,7 +210,7 @@ def test_gateway_fetches_what_the_hub_tells_it_and_serves_it(fleet: EnrolledFlee
     def served() -> bool:
         return ask(gateway, "GET", f"{path}/manifest", headers=fields).status == 200
 
-    wait_until(served, timeout_s=20, what="it is served")
+    wait_until(served, timeout_s=60, what="it is served")
     part = ask(gateway, "GET", f"{path}/image", headers={**fields, "Range": f"bytes={len(IMAGE) - 9}-"})
     assert (part.status, part.body) == (206, IMAGE[-9:])
     assert ask(gateway, "GET", f"{path}/image", headers=fields).body == IMAGE

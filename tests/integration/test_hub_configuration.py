@@ -93,7 +93,7 @@ def test_configuration_that_cuts_the_uplink_is_reverted_without_loss(fleet: Enro
 
 def test_killed_trial_is_reverted_at_its_deadline(fleet: EnrolledFleet) -> None:
     gateway = fleet.enrol("hall").start()
-    fleet.fleet("config", "apply", "hall", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "4s")
+    fleet.fleet("config", "apply", "hall", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "10s")
     kept = fleet.folder / "hall" / "config" / "hub.json"
     wait_until(lambda: kept.exists() and '"trial"' in kept.read_text(), timeout_s=WAIT_S, what="it is tried")
     gateway.kill()

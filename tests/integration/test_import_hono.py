@@ -64,7 +64,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Importer]:
         def signed_in() -> bool:
             return run_waypost(*words, stdin=f"{password}\n", environment=environment).returncode == 0
 
-        wait_until(signed_in, timeout_s=20, what="the hub has read its new user", every_s=0.3)
+        wait_until(signed_in, timeout_s=60, what="the hub has read its new user", every_s=0.3)
         yield Importer(HubOperator(fleet.hub), environment)
 
 

@@ -76,7 +76,7 @@ def hub(fleet: EnrolledFleet) -> Node:
     def signed_in() -> bool:
         return run_waypost(*words, stdin=f"{password}\n", environment=first).returncode == 0
 
-    wait_until(signed_in, timeout_s=20, what="the hub has read its new user", every_s=0.3)
+    wait_until(signed_in, timeout_s=60, what="the hub has read its new user", every_s=0.3)
     return node
 
 

@@ -73,7 +73,7 @@ def test_queue_is_browsed_without_consuming(gateway: Waypost) -> None:
     assert len(bodies(gateway, address="jobs", since="1h", order="oldest")) == 5
     login = basic("machine", "machine")
     assert ask(gateway, "GET", "/c/jobs?settle=auto&wait=10", headers=login).body == b"job 0"
-    wait_until(lambda: len(bodies(gateway, address="jobs")) == 4, timeout_s=10, what="accepted messages are left out")
+    wait_until(lambda: len(bodies(gateway, address="jobs")) == 4, timeout_s=60, what="accepted messages are left out")
     assert bodies(gateway, address="jobs", order="oldest")[0] == "job 1"
 
 
@@ -130,7 +130,7 @@ def test_followed_messages_come_and_the_others_are_counted(gateway: Waypost) -> 
         events = ((event.name, event.data) for event in read_events(answer))
         wait_until(
             lambda: publish(gateway, {"address": "live/a", "body": "first"}).document["subscribers"],
-            timeout_s=10,
+            timeout_s=60,
             what="a subscription",
         )
         name, content = next(events)
@@ -160,7 +160,7 @@ def test_number_of_followers_is_bounded(gateway: Waypost) -> None:
         with following(gateway, "bounded/#") as answer:
             return answer.status == 200
 
-    wait_until(follows_again, timeout_s=20, what="closed pages make room")
+    wait_until(follows_again, timeout_s=60, what="closed pages make room")
 
 
 def test_commands_publish_browse_and_follow(gateway: Waypost) -> None:

@@ -190,8 +190,9 @@ class TestOpen:
         environment = {**HEADLESS, "BROWSER": str(program)}
         done = run_waypost("open", "--data", str(gateway.data), environment=environment)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
-        wait_until((tmp_path / "url").exists, timeout_s=WAIT_S, what="the browser runs")
-        assert (tmp_path / "url").read_text().startswith(f"{gateway.url('http')}/#link=")
+        url = tmp_path / "url"  # the shell makes it before it writes
+        wait_until(lambda: url.exists() and bool(url.read_text()), timeout_s=WAIT_S, what="the browser runs")
+        assert url.read_text().startswith(f"{gateway.url('http')}/#link=")
 
     def test_without_authentication_it_is_the_address(self, tmp_path: Path) -> None:
         with edge(tmp_path, "gw") as running:

@@ -67,20 +67,20 @@ class TestMqtt:
 
     def test_token_is_renewed_by_auth_and_its_expiry_ends_the_connection(self, site: Site) -> None:
         client = site.mqtt()
-        client.link.send(p.Connect("mq", 5, properties=block(site.issuer.token("ann", SCOPE, 3.0))).encode())
+        client.link.send(p.Connect("mq", 5, properties=block(site.issuer.token("ann", SCOPE, 6.0))).encode())
         assert client.next().reason is R.SUCCESS  # type: ignore[union-attr]
         began = time.monotonic()
-        renewed = site.issuer.token("ann", "recv:up/#", 6.0)
+        renewed = site.issuer.token("ann", "recv:up/#", 9.0)
         client.link.send(p.Auth(R.RE_AUTHENTICATE, block(renewed)).encode(5))
         answer = client.next()
         assert isinstance(answer, p.Auth)
         assert answer.reason is R.SUCCESS
         client.link.send(p.Publish("up/1", b"x", 1, packet_id=1).encode(5))
         assert client.next().reason is R.NOT_AUTHORIZED  # type: ignore[union-attr]
-        goodbye = client.next() or client.next()
+        goodbye = next((packet for _ in range(4) if (packet := client.next()) is not None), None)
         assert isinstance(goodbye, p.Disconnect)
         assert goodbye.reason is R.MAXIMUM_CONNECT_TIME
-        assert 4.0 < time.monotonic() - began < 12.0
+        assert 7.0 < time.monotonic() - began < 20.0
         client.link.drop()
 
     @pytest.mark.parametrize("fault", ["expired", "audience", "stranger", "none"])
@@ -103,9 +103,18 @@ def opened(site: Site, token: str, older_as: str | None = None) -> tuple[list[An
         return until_closed(connection, token, older_as=older_as)
 
 
+def opened_until_expiry(site: Site, older_as: str | None = None) -> tuple[list[Any], str | None]:
+    """Open with a token that expires soon; with a longer life if a busy machine used it too late."""
+    for life_s in (2.0, 5.0, 12.0):
+        found, failure = opened(site, site.issuer.token("ann", SCOPE, life_s), older_as)
+        if failure is None:
+            break
+    return found, failure
+
+
 class TestAmqp:
     def test_expired_token_of_oauthbearer_ends_the_connection(self, site: Site) -> None:
-        found, failure = opened(site, site.issuer.token("ann", SCOPE, 3.0))
+        found, failure = opened_until_expiry(site)
         assert failure is None
         assert any(isinstance(event, PeerOpened) for event in found)
         (closed,) = [event for event in found if isinstance(event, Closed)]
@@ -119,7 +128,7 @@ class TestAmqp:
 
     @pytest.mark.parametrize("user", ["ann", ""])
     def test_token_is_accepted_by_xoauth2(self, site: Site, user: str) -> None:
-        found, failure = opened(site, site.issuer.token("ann", SCOPE, 2.0), older_as=user)
+        found, failure = opened_until_expiry(site, user)
         assert failure is None
         assert any(isinstance(event, PeerOpened) for event in found)
 
@@ -155,7 +164,7 @@ class TestAmqp:
         sender = connection.create_sender("jobs")
         sender.send(Message(body="two"))
         assert put(site.issuer.token("bob", SCOPE, 60.0)) == 401  # the connection belongs to ann
-        assert put(site.issuer.token("ann", "recv:jobs", 4.0)) == 202
+        assert put(site.issuer.token("ann", "recv:jobs", 6.0)) == 202
         with detached_with("amqp:unauthorized-access"):  # a link without the right is detached
             sender.send(Message(body="three"), timeout=WAIT_S)
         with pytest.raises(ConnectionException, match="expired"):

@@ -157,7 +157,7 @@ class TestPlaces:
         with limited_gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
             crowd.open(CONNECTIONS + 200)
             crowd.send(attacks.logs_in, seconds=5)
-            wait_until(lambda: status(running)["memory"]["refused"] > 0, timeout_s=10, what="the address has enough")
+            wait_until(lambda: status(running)["memory"]["refused"] > 0, timeout_s=60, what="the address has enough")
             assert refused_logins(running, 1), "of the same address nobody else"
             with Neighbour(running.port("mqtt")) as neighbour:
                 neighbour.wait(10)
