@@ -78,6 +78,12 @@ class OfferedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     version: str
     withheld: bool = False
     """The device may report about it, and not fetch it now."""
+    campaign: str = ""
+    """Id of the campaign; empty from a hub that does not name it."""
+    begun_at: int = 0
+    """Begin of the campaign, UTC seconds since 1970; 0 from a hub that does not name it."""
+    done: bool = False
+    """The hub knows by the reports of the device that it has installed the version."""
 
 
 class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

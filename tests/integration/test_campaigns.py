@@ -14,7 +14,7 @@ import pytest
 from tests.support.artefacts import IMAGE, KEY, sealed
 from tests.support.command import error_of, items_in, items_of, output_of, run_waypost
 from tests.support.configured_gateway import basic
-from tests.support.device_fleet import PASSWORD, DeviceFleet, arrive, soon
+from tests.support.device_fleet import PASSWORD, DeviceFleet, RegisteredDevice, arrive, soon
 from tests.support.http_client import Answer, ask
 from tests.support.operator import HubOperator
 from tests.support.processes import Waypost
@@ -170,15 +170,16 @@ def test_wrong_board_is_a_failure_with_its_reason(fleet: DeviceFleet, campaigns:
     campaign = campaigns.start("q1")
     soon(lambda: offered(hall, "q1") == ["1.2.0"], "q1 is offered it")
     path = blinker(part="manifest?board=esp32")
-    refused: list[Answer] = []  # the first one: the campaign halts then, and its offer goes
+    soon(lambda: as_device(hall, "q1", "GET", path).status == 422, "another board is refused")
+    assert as_device(hall, "q1", "GET", path).document["reason"] == "wrong-board"
+    with RegisteredDevice("q1", PASSWORD).connect(hall.port("mqtt")) as device:
+        soon(lambda: device.subscribe("$artefacts/q1/answer/#") == [1], "the topics are served")
 
-    def is_refused() -> bool:
-        refused.append(as_device(hall, "q1", "GET", path))
-        return refused[-1].status == 422
+        def is_halted() -> bool:
+            device.publish("$artefacts/q1/get/offer", b'{"board": "esp32"}')
+            return campaigns.state(campaign) == "halted"
 
-    soon(is_refused, "another board is refused")
-    assert refused[-1].document["reason"] == "wrong-board"
-    campaigns.wait(campaign, "halted")
+        soon(is_halted, "the board that the device names counts")
     assert "wrong-board" in campaigns.hub.get(f"campaigns/{campaign}")["why"]
     assert campaigns.step(campaign, "stop").status == 200
 

@@ -20,7 +20,7 @@ from cloud.hub.registry.campaign_rows import (
     with_reports,
 )
 from cloud.hub.registry.campaign_sending import SENT_AT_ONCE, send_offers
-from cloud.hub.registry.device_offers import mark_offers
+from cloud.hub.registry.device_offers import changes_offer, mark_offers
 from cloud.hub.registry.schema import campaign_members, campaigns, device_updates
 from cloud.hub.rollout import MICROSECONDS, OPEN, MemberPhase, RolloutState
 
@@ -108,9 +108,9 @@ def _move_members(tx: sa.Connection, record: CampaignRecord, now_us: int) -> boo
     pairs = [(row.member, after) for row, after in zip(rows, moved, strict=True) if after != row.member]
     changed = [after for _, after in pairs]
     update_members(tx, record.id, changed)
-    failures = [after.device for before, after in pairs if MemberPhase.FAILED in (before.phase, after.phase)]
-    for start in range(0, len(failures), SENT_AT_ONCE):  # what failed is withheld
-        mark_offers(tx, record.devices_of, failures[start : start + SENT_AT_ONCE])
+    marked = [after.device for before, after in pairs if changes_offer(before.phase, after.phase)]
+    for start in range(0, len(marked), SENT_AT_ONCE):
+        mark_offers(tx, record.devices_of, marked[start : start + SENT_AT_ONCE])
     return len(rows) >= MOVED_AT_ONCE and bool(changed)
 
 

@@ -15,16 +15,19 @@ from bridge.device_pages import OfferedUpdate
 from cloud.hub.campaign import OFFERED, WITHHELD
 from cloud.hub.registry.device_targets import next_revision
 from cloud.hub.registry.schema import campaign_members, campaigns, device_targets
-from cloud.hub.rollout import MemberPhase, RolloutState
+from cloud.hub.rollout import MICROSECONDS, MemberPhase, RolloutState
 
+_SUCCEEDED: Final = frozenset((MemberPhase.CONFIRMED, MemberPhase.DONE))
+"""Phases of devices that have installed the version."""
 _HOLDING: Final = (RolloutState.PAUSED, RolloutState.HALTED)
 
 
 def offers_of(tx: sa.Connection, devices_of: str, names: Sequence[str]) -> dict[str, tuple[OfferedUpdate, ...]]:
     """Return the offers of some devices of a device tenant; devices without any are left out."""
-    columns = (campaign_members.c.device, campaigns.c.name, campaigns.c.version, campaign_members.c.phase)
+    columns = [campaign_members.c.device, campaign_members.c.phase]
+    columns += [campaigns.c[name] for name in ("name", "version", "id", "made_at", "state")]
     query = (
-        sa.select(*columns, campaigns.c.state)
+        sa.select(*columns)
         .join_from(campaign_members, campaigns, campaign_members.c.campaign == campaigns.c.id)
         .where(
             campaign_members.c.devices_of == devices_of,
@@ -35,11 +38,24 @@ def offers_of(tx: sa.Connection, devices_of: str, names: Sequence[str]) -> dict[
         .order_by(campaigns.c.made_at, campaigns.c.id)
     )
     found: defaultdict[str, dict[tuple[str, str], OfferedUpdate]] = defaultdict(dict)
-    for device, name, version, phase, state in tx.execute(query):
-        held = RolloutState(state) in _HOLDING and MemberPhase(phase) in (MemberPhase.SENT, MemberPhase.AWAY)
-        withheld = held or MemberPhase(phase) in WITHHELD
-        found[device][name, version] = OfferedUpdate(artefact=name, version=version, withheld=withheld)
+    for row in tx.execute(query):
+        phase = MemberPhase(row.phase)
+        held = RolloutState(row.state) in _HOLDING and phase in (MemberPhase.SENT, MemberPhase.AWAY)
+        found[row.device][row.name, row.version] = OfferedUpdate(
+            artefact=row.name,
+            version=row.version,
+            withheld=held or phase in WITHHELD,
+            campaign=row.id,
+            begun_at=row.made_at // MICROSECONDS,
+            done=phase in _SUCCEEDED,
+        )
     return {device: tuple(offers.values()) for device, offers in found.items()}
+
+
+def changes_offer(before: MemberPhase, after: MemberPhase) -> bool:
+    """Return whether the gateways of a member have to know of its new phase: what failed is withheld, and what is
+    installed is not offered again, also not by a gateway that has not seen the report."""
+    return (before in WITHHELD, before in _SUCCEEDED) != (after in WITHHELD, after in _SUCCEEDED)
 
 
 def mark_offers(tx: sa.Connection, devices_of: str, names: Sequence[str] | sa.Select[tuple[str]]) -> None:

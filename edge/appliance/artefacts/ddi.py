@@ -11,10 +11,11 @@
 ``GET  …/<controller>/softwaremodules/<action>/artifacts/<file>`` the image, or a range of it; with ``.MD5SUM`` its MD5
 
 Every path begins with ``/DEFAULT/controller/v1``. The controller is the device; the number of an action is that of the
-artefact at this gateway. An update has one chunk with one file, as some clients accept only that; the file has the name
-of the artefact. A client that only knows `TargetToken` sends the Base64 of ``user:password`` as its token; so does one
-with a `GatewayToken`: its user may act for several devices. Devices are
-never asked for a confirmation (`confirmationBase`): the configuration of the gateway decides.
+artefact at this gateway, and another one when a later campaign offers it to the device again. An update has one chunk
+with one file, as some clients accept only that; the file has the name of the artefact. A client that only knows
+`TargetToken` sends the Base64 of ``user:password`` as its token; so does one with a `GatewayToken`: its user may act
+for several devices. Devices are never asked for a confirmation (`confirmationBase`): the configuration of the gateway
+decides.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from edge.appliance.artefacts.ddi_documents import (
     DdiStop,
     history_of,
 )
-from edge.appliance.artefacts.limits import ACTION_DIGITS_MAX, POLL_S
+from edge.appliance.artefacts.limits import ACTION_ARTEFACTS, ACTION_ATTEMPTS, ACTION_DIGITS_MAX, POLL_S
 from edge.appliance.artefacts.reports import KnownReport, ReportedDevice
 from edge.appliance.artefacts.routes import DeviceEndpoint, DeviceGate, DeviceRequests
-from edge.appliance.artefacts.serving import ArtefactServing, fits
+from edge.appliance.artefacts.serving import ArtefactServing
 from edge.broker.http.application import Answer
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.json_documents import json_answer, read_document
@@ -105,11 +106,13 @@ class DdiApi:
         minutes, seconds = divmod(POLL_S, 60)
         base = _base(request)
         artefact, known = await self._serving.offered(device.name, self._gate)
-        withdrawn, installed = self._serving.withdrawn(device.name, known), self._installed_of(device.name, known)
+        withdrawn, held = self._serving.withdrawn(device.name, known), self._installed_of(device.name, known)
+        installed = known.of_number(held.number) if held is not None else None
+        offered = _action(artefact.number, self._serving.attempt(artefact, device.name, known)) if artefact else 0
         links = DdiLinks(
-            deployment_base=DdiLink(f"{base}/deploymentBase/{artefact.number}") if artefact and not withdrawn else None,
-            cancel_action=DdiLink(f"{base}/cancelAction/{withdrawn.number}") if withdrawn else None,
-            installed_base=DdiLink(f"{base}/installedBase/{installed.number}") if installed else None,
+            deployment_base=DdiLink(f"{base}/deploymentBase/{offered}") if offered and not withdrawn else None,
+            cancel_action=DdiLink(f"{base}/cancelAction/{_action_of(withdrawn)}") if withdrawn else None,
+            installed_base=DdiLink(f"{base}/installedBase/{_action_of(installed)}") if installed else None,
             config_data=None if known.board else DdiLink(f"{base}/configData"),
         )
         return json_answer(DdiRoot(DdiConfig(DdiPolling(f"00:{minutes:02}:{seconds:02}")), links))
@@ -145,7 +148,8 @@ class DdiApi:
         found = await self._withdrawn(request, device)
         if found is None:
             raise _unknown_action(request, device)
-        return json_answer(DdiCancellation(str(found.number), DdiStop(str(found.number))))
+        action = str(_action_of(found))
+        return json_answer(DdiCancellation(action, DdiStop(action)))
 
     async def _cancellation_feedback(
         self, request: Request, device: AdmittedDevice, _opened: AsyncExitStack
@@ -181,7 +185,7 @@ class DdiApi:
         artefact = self._held(_number_of(request), device)
         if artefact is None:
             raise _unknown_action(request, device)
-        if not fits(artefact, await self._reporting.known(device.name)):
+        if not self._serving.fits(artefact, device.name, await self._reporting.known(device.name)):
             raise RequestRefused(404, f"{artefact.manifest.label} is not for the board or the version of {device.name}")
         return artefact
 
@@ -203,7 +207,7 @@ def _action_answer(request: Request, artefact: HeldArtefact, known: ReportedDevi
     manifest = artefact.manifest
     chunk = DdiChunk(PART, manifest.version, manifest.name, [_file_of(request, artefact)])
     history = history_of(known.about(manifest), request.query_params.get("actionHistory"))
-    return json_answer(DdiAction(str(artefact.number), DdiDeployment([chunk]), history))
+    return json_answer(DdiAction(str(_requested_action(request)), DdiDeployment([chunk]), history))
 
 
 def _file_of(request: Request, artefact: HeldArtefact) -> DdiFile:
@@ -215,10 +219,25 @@ def _file_of(request: Request, artefact: HeldArtefact) -> DdiFile:
     return DdiFile(manifest.name, DdiHashes(sha1, md5, manifest.digest), manifest.size, links)
 
 
-def _number_of(request: Request) -> int:
+def _action(number: int, attempt: int) -> int:
+    """Return the number of an action. `number`: of its artefact."""
+    return number + attempt % ACTION_ATTEMPTS * ACTION_ARTEFACTS
+
+
+def _action_of(report: KnownReport) -> int:
+    """Return the number of the action that a device has reported about."""
+    return _action(report.number, report.attempt)
+
+
+def _requested_action(request: Request) -> int:
     """Return the number of the action in the path; 0 for none."""
     action: str = request.path_params["action"]
     return int(action) if action.isascii() and action.isdecimal() and len(action) <= ACTION_DIGITS_MAX else 0
+
+
+def _number_of(request: Request) -> int:
+    """Return the number of the artefact of the action in the path; 0 for none."""
+    return _requested_action(request) % ACTION_ARTEFACTS
 
 
 def _unknown_action(request: Request, device: AdmittedDevice) -> RequestRefused:

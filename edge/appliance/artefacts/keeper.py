@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from edge.appliance.artefacts.library import ArtefactLibrary, ArtefactTask, HeldArtefact
     from edge.appliance.artefacts.offers import OfferedSpec
     from edge.appliance.artefacts.reports import ReportedArtefact
+    from edge.configuration.resources import ArtefactPart
 
 log = logging.getLogger(__name__)
 
@@ -193,13 +194,22 @@ class ArtefactKeeper:
         library = self._library
         return {} if library is None or self._spec is None else library.known
 
-    def is_offered(self, key: tuple[str, str], device: str) -> bool:
-        """Return whether a campaign of the hub offers an artefact to a device."""
-        return self._offered is not None and device in self._offered.offered.get(key, ())
+    def offer(self, key: tuple[str, str], device: str) -> OfferedUpdate | None:
+        """Return what a campaign of the hub offers to a device, which may be withheld; None without an offer."""
+        return None if self._offered is None else self._offered.offer(key, device)
 
-    def is_withheld(self, key: tuple[str, str], device: str) -> bool:
-        """Return whether a device may report about an artefact, and not fetch it now."""
-        return self._offered is not None and device in self._offered.withheld.get(key, ())
+    def names(self, part: ArtefactPart, device: str) -> bool:
+        """Return whether an artefact is for a device, by the configuration or by an offer, which may be withheld."""
+        if self._offered is None:
+            return part.names(device)
+        return self._offered.configures(part.key, device) or self._offered.offer(part.key, device) is not None
+
+    def may_fetch(self, part: ArtefactPart, device: str) -> bool:
+        """Return whether a device may fetch an artefact now."""
+        if self._offered is None:
+            return part.names(device)
+        offer = self._offered.offer(part.key, device)
+        return self._offered.configures(part.key, device) or (offer is not None and not offer.withheld)
 
     @property
     def loaded(self) -> bool:

@@ -144,3 +144,9 @@ POLL_S: Final = 300
 
 ACTION_DIGITS_MAX: Final = 18
 """Digits of the number of an action: SQLite has 64-bit numbers."""
+
+ACTION_ARTEFACTS: Final = 1 << 20
+"""Numbers of artefacts in the number of an action. Those of attempts are above: clients of DDI have 31 bits."""
+
+ACTION_ATTEMPTS: Final = 1 << 11
+"""Attempts with one artefact until the numbers of their actions repeat."""

@@ -15,6 +15,7 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.api import HttpDeviceApi
 from edge.broker.http.reporting import ReportingDevices
 from edge.broker.http.route import HttpRoute
+from edge.broker.limits import Limits
 from edge.broker.router.router import Router
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class MountedArtefacts:
     def topics(self, router: Router) -> ArtefactTopics:
         """Return the topics for devices that speak only MQTT, always the same."""
         if self._topics is None:
-            self._topics = ArtefactTopics(self._serving, router)
+            sink = ReportingDevices(HttpDeviceApi(router, Limits()), HttpAccess())
+            self._topics = ArtefactTopics(self._serving, sink, router)
             self._keeper.call_when_stopped(self._topics.close)  # before the serving is closed
         return self._topics

@@ -22,38 +22,42 @@ class OfferedSpec(NamedTuple):
     """Configuration with the offers of the hub."""
 
     spec: ArtefactsSpec
-    offered: Mapping[Key, frozenset[str]]
-    """Devices by the artefact that the hub offers them."""
-    withheld: Mapping[Key, frozenset[str]]
-    """Devices that may report about an artefact, and not fetch it now."""
+    """The configured artefacts, then offered ones without their devices."""
+    own: Mapping[Key, ArtefactPart]
+    """Parts of the configuration."""
+    offers: Mapping[Key, Mapping[str, OfferedUpdate]]
+    """Offers by artefact and device."""
     left: int
     """Artefacts beyond `ARTEFACTS_MAX`, which are not held."""
 
+    def configures(self, key: Key, device: str) -> bool:
+        """Return whether the configuration itself names an artefact for a device."""
+        part = self.own.get(key)
+        return part is not None and part.names(device)
+
+    def offer(self, key: Key, device: str) -> OfferedUpdate | None:
+        """Return the offer of an artefact to a device, which may be withheld; None without one."""
+        offers = self.offers.get(key)
+        return None if offers is None else offers.get(device)
+
 
 def with_offers(configured: ArtefactsSpec, offers: Iterable[tuple[str, OfferedUpdate]]) -> OfferedSpec:
-    """Return a configuration with offers to devices, by device. The configured artefacts come first."""
-    offered: dict[Key, set[str]] = {}
-    withheld: dict[Key, set[str]] = {}
+    """Return a configuration with offers to devices, by device. The configured artefacts come first, then those that
+    devices are still to take, and of these the ones of the newest campaign."""
+    found: dict[Key, dict[str, OfferedUpdate]] = {}
     for device, offer in offers:
-        key = offer.artefact, offer.version
-        (withheld if offer.withheld else offered).setdefault(key, set()).add(device)
-    parts = {each.key: each for each in configured.artefacts}
-    for key in sorted(offered.keys() | withheld.keys()):
-        devices = tuple(sorted(offered.get(key, set()) | withheld.get(key, set())))
-        known = parts.get(key)
-        if known is None:
-            parts[key] = ArtefactPart(name=key[0], version=key[1], devices=devices)
-        elif known.devices:
-            parts[key] = msgspec.structs.replace(known, devices=(*known.devices, *devices))
+        found.setdefault((offer.artefact, offer.version), {})[device] = offer
     own = {each.key: each for each in configured.artefacts}
-    held_back = {
-        key: {each for each in devices if key not in own or not own[key].names(each)}
-        for key, devices in withheld.items()
-    }
-    kept = list(parts.values())[:ARTEFACTS_MAX]
-    return OfferedSpec(
-        msgspec.structs.replace(configured, artefacts=tuple(kept)),
-        {key: frozenset(devices) for key, devices in offered.items()},
-        {key: frozenset(devices) for key, devices in held_back.items() if devices},
-        len(parts) - len(kept),
-    )
+    added = sorted((_order(key, each.values()) for key, each in found.items() if key not in own))
+    room = max(0, ARTEFACTS_MAX - len(own))
+    parts = [ArtefactPart(name=name, version=version) for _, _, name, version in added[:room]]
+    spec = msgspec.structs.replace(configured, artefacts=(*configured.artefacts, *parts))
+    return OfferedSpec(spec, own, found, len(added) - len(parts))
+
+
+def _order(key: Key, offers: Iterable[OfferedUpdate]) -> tuple[bool, int, str, str]:
+    """Return the place of an offered artefact among others."""
+    pending, begun_at = False, 0
+    for each in offers:
+        pending, begun_at = pending or not each.done, max(begun_at, each.begun_at)
+    return not pending, -begun_at, *key

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -27,10 +27,15 @@ from edge.appliance.artefacts.reports import (
     ReportedArtefact,
     ReportedDevice,
     UpdateReport,
+    attempt_after,
+    is_before,
 )
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.security.private_file import FOLDER_MODE
 from edge.configuration.resources import ArtefactsSpec
+
+if TYPE_CHECKING:
+    from bridge.device_pages import OfferedUpdate
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +107,16 @@ class UpdateReporting:
         return report.artefact if report is not None else await self._keeper.remembered_number(number)
 
     async def report(self, sink: ReportSink, device: str, artefact: ReportedArtefact, report: UpdateReport) -> bool:
-        """Publish a report and record it; it is on disk on return. A repeated one is published once. Return False if
-        the message has no subscriber."""
+        """Publish a report and record it; it is on disk on return. A repeated one is published once, and once more for
+        each campaign. Return False if the message has no subscriber."""
         lock = self._locks.setdefault(device, asyncio.Lock())
         async with lock:
             before, last = await self._before(device, artefact)
-            if before is not None and before is last and before.state is report.state and before.published:
+            same = before is not None and before is last and before.state is report.state and before.published
+            if same and not is_before(before, self._offer(device, artefact)):
                 return True
             taken = await self._publish(sink, device, artefact, report)
-            await self._record_report(device, _row(artefact, report, taken=taken, before=before), before)
+            await self._record_report(device, artefact, report, before, taken=taken)
         return taken
 
     async def note(self, device: str, artefact: ReportedArtefact, report: UpdateReport) -> None:
@@ -118,7 +124,7 @@ class UpdateReporting:
         lock = self._locks.setdefault(device, asyncio.Lock())
         async with lock:
             before, _ = await self._before(device, artefact)
-            await self._record_report(device, _row(artefact, report, taken=False, before=before), before)
+            await self._record_report(device, artefact, report, before, taken=False)
 
     async def cancelled(self, sink: ReportSink, device: str, report: KnownReport, reason: str) -> None:
         """Publish that a device has cancelled an update, and forget the update: it may be offered again."""
@@ -149,13 +155,28 @@ class UpdateReporting:
         )
         return await sink.publish(device, self.address, msgspec.json.encode(message))
 
-    async def _record_report(self, device: str, row: KnownReport, before: KnownReport | None) -> None:
+    def _offer(self, device: str, artefact: ReportedArtefact) -> OfferedUpdate | None:
+        """Return what a campaign of the hub offers to a device; None without an offer."""
+        return self._keeper.offer((artefact.name, artefact.version), device)
+
+    async def _record_report(
+        self,
+        device: str,
+        artefact: ReportedArtefact,
+        report: UpdateReport,
+        before: KnownReport | None,
+        *,
+        taken: bool,
+    ) -> None:
         """Record a report. `before`: the one before about the same artefact."""
-        again = before is not None and before.state.final and not row.state.final
+        offer = self._offer(device, artefact)
+        row = _row(artefact, report, taken=taken, before=before, offer=offer)
+        ended = before is not None and before.state.final and not is_before(before, offer)
+        again = ended and not row.state.final
         await self._record(
-            device, row.artefact, lambda reports: (reports.expect_again if again else reports.put)(device, row)
+            device, artefact, lambda reports: (reports.expect_again if again else reports.put)(device, row)
         )
-        log.info("device %s: %s is %s", device, row.artefact.label, row.state.value)
+        log.info("device %s: %s is %s", device, artefact.label, row.state.value)
 
     async def _record(self, device: str, artefact: ReportedArtefact, work: Callable[[DeviceReports], None]) -> None:
         """Record a report that was published: the message is on disk, so the device does not have to repeat it."""
@@ -206,9 +227,19 @@ class UpdateReporting:
             self._reports = None
 
 
-def _row(artefact: ReportedArtefact, report: UpdateReport, *, taken: bool, before: KnownReport | None) -> KnownReport:
+def _row(
+    artefact: ReportedArtefact,
+    report: UpdateReport,
+    *,
+    taken: bool,
+    before: KnownReport | None,
+    offer: OfferedUpdate | None,
+) -> KnownReport:
     """Return the row of a report. `before`: last report about the artefact."""
     line = f"{report.state.value}: {report.reason}" if report.reason else report.state.value
     history = line if before is None else f"{line}\n{before.history}"
-    goes_on = before is not None and before.goes_on
-    return KnownReport(*artefact[:4], report.state, taken, artefact.number, goes_on, history)
+    goes_on = before is not None and before.goes_on and not is_before(before, offer)
+    campaign = offer.campaign if offer is not None else ""
+    campaign = campaign or (before.campaign if before is not None else "")
+    attempt = attempt_after(before, offer)
+    return KnownReport(*artefact[:4], report.state, taken, artefact.number, goes_on, history, campaign, attempt)

@@ -28,15 +28,22 @@ from edge.appliance.artefacts.limits import (
 
 if TYPE_CHECKING:
     from bridge.artefacts.manifest import ArtefactManifest
+    from bridge.device_pages import OfferedUpdate
 
 FILE: Final = "reports.db"
-FORMAT: Final = 2
-"""Version of the file's layout. A file of another one is replaced: devices report again."""
+FORMAT: Final = 3
+"""Version of the file's layout. A file of another one is replaced: devices report again. One of `_BEFORE` is kept."""
+_BEFORE: Final = 2
+_ADDITION: Final = (
+    "ALTER TABLE reports ADD COLUMN campaign TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE reports ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0;"
+)
 _SCHEMA: Final = """
 CREATE TABLE reports (
     device TEXT NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL, digest TEXT NOT NULL, sequence INTEGER NOT NULL,
     state TEXT NOT NULL, published INTEGER NOT NULL, number INTEGER NOT NULL, goes_on INTEGER NOT NULL,
-    history TEXT NOT NULL, UNIQUE (device, name, version)
+    history TEXT NOT NULL, campaign TEXT NOT NULL DEFAULT '', attempt INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (device, name, version)
 );
 CREATE TABLE devices (device TEXT NOT NULL UNIQUE, board TEXT NOT NULL, version TEXT NOT NULL);
 """
@@ -93,6 +100,10 @@ class KnownReport(NamedTuple):
     """The device has refused to cancel this update."""
     history: str = ""
     """Its reports so far, one a line, the newest first."""
+    campaign: str = ""
+    """Campaign of the hub that offered the artefact at its report; empty without one, or if it is unknown."""
+    attempt: int = 0
+    """Campaigns before it in which the device has ended an update to this artefact."""
 
     @property
     def artefact(self) -> ReportedArtefact:
@@ -151,6 +162,21 @@ class ReportedDevice(NamedTuple):
         return found[-1] if found else None
 
 
+def attempt_after(report: KnownReport | None, offer: OfferedUpdate | None) -> int:
+    """Return the attempt of a device with an artefact. `report`: its last one about it. A client that has had the
+    number of an action does not try it again, and some report a success."""
+    if report is None:
+        return 0
+    return report.attempt + (report.state.final and is_before(report, offer))
+
+
+def is_before(report: KnownReport | None, offer: OfferedUpdate | None) -> bool:
+    """Return whether a report was made before the campaign of an offer began for its device."""
+    if report is None or offer is None:
+        return False
+    return bool(offer.campaign) and report.campaign != offer.campaign
+
+
 class DeviceReports:
     """The database of one gateway. Methods raise `IndexUnusable`."""
 
@@ -174,8 +200,8 @@ class DeviceReports:
         """Return what a device has reported."""
         with self._errors():
             rows = self._connection.execute(
-                "SELECT name, version, digest, sequence, state, published, number, goes_on, history FROM reports"
-                " WHERE device = ? ORDER BY rowid",
+                "SELECT name, version, digest, sequence, state, published, number, goes_on, history, campaign, attempt"
+                " FROM reports WHERE device = ? ORDER BY rowid",
                 (device,),
             ).fetchall()
             said = self._connection.execute("SELECT board, version FROM devices WHERE device = ?", (device,)).fetchone()
@@ -189,8 +215,8 @@ class DeviceReports:
             row = report._replace(history=report.history[:HISTORY_CHARACTERS_MAX])
             self._connection.execute(
                 "REPLACE INTO reports"
-                " (device, name, version, digest, sequence, state, published, number, goes_on, history)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " (device, name, version, digest, sequence, state, published, number, goes_on, history,"
+                " campaign, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (device, *row[:4], row.state.value, *row[5:]),
             )
             self._connection.execute(_DEVICE_TRIM, (device, device, DEVICE_REPORTS_MAX))
@@ -259,12 +285,15 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if not tables:
         connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
+    elif version == _BEFORE:
+        connection.executescript(f"BEGIN;{_ADDITION}PRAGMA user_version = {FORMAT};COMMIT;")
     elif version != FORMAT:
         raise sqlite3.DatabaseError("another format")
     require_intact(connection)
 
 
-def _report(row: tuple[str, str, str, int, str, int, int, int, str]) -> KnownReport:
-    name, version, digest, sequence, state, published, number, goes_on, history = row
+def _report(row: tuple[str, str, str, int, str, int, int, int, str, str, int]) -> KnownReport:
+    name, version, digest, sequence, state, published, number, goes_on, history, campaign, attempt = row
     flags = UpdateState(state), bool(published)
-    return KnownReport(name, version, digest, sequence, *flags, number, bool(goes_on), history)
+    found = KnownReport(name, version, digest, sequence, *flags, number, bool(goes_on), history)
+    return found._replace(campaign=campaign, attempt=attempt)

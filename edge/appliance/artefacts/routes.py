@@ -160,12 +160,14 @@ class DeviceArtefactApi:
         far as the device says its own in the request or has reported it."""
         artefact, said = self._find(request, device), request.query_params
         known = await self._serving.reporting.known(device.name)
-        installed = said.get("installed") or known.installed(artefact.manifest.name)
-        why = refusal_of(artefact, said.get("board") or known.board, installed)
-        if why is not None:
-            await self._serving.note_refusal(self._gate, device.name, artefact, why)
-            raise ArtefactNotForDevice(why)
-        return artefact
+        installed = known.installed(artefact.manifest.name)
+        why = refusal_of(artefact, said.get("board") or known.board, said.get("installed") or installed)
+        if why is None:
+            return artefact
+        reported = refusal_of(artefact, known.board, installed)  # a typed parameter must not halt a campaign
+        if reported is not None:
+            await self._serving.note_refusal(self._gate, device.name, artefact, reported)
+        raise ArtefactNotForDevice(why)
 
 
 def available(artefact: HeldArtefact) -> AvailableArtefact:

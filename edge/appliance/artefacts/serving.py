@@ -31,7 +31,14 @@ from edge.appliance.artefacts.limits import (
     REASON_CHARACTERS_MAX,
 )
 from edge.appliance.artefacts.reporting import LATER, ReportSink, UpdateReporting
-from edge.appliance.artefacts.reports import KnownReport, ReportedArtefact, ReportedDevice, UpdateReport
+from edge.appliance.artefacts.reports import (
+    KnownReport,
+    ReportedArtefact,
+    ReportedDevice,
+    UpdateReport,
+    attempt_after,
+    is_before,
+)
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.ranges import ByteRange, file_response
 from edge.broker.http.refusal import RequestRefused
@@ -39,6 +46,7 @@ from edge.broker.http.reporting import AdmittedDevice
 from edge.configuration.resources import ARTEFACTS_MAX, ArtefactName, ArtefactVersion
 
 if TYPE_CHECKING:
+    from bridge.device_pages import OfferedUpdate
     from edge.appliance.artefacts.library import HeldArtefact
 
 T = TypeVar("T")
@@ -75,9 +83,7 @@ class ArtefactServing:
         spec, known = self._keeper.spec, self._keeper.known
         for wanted in spec.artefacts if spec is not None else ():
             found = known.get(wanted.key)
-            if found is None or not found.wanted.names(device):
-                continue
-            if not self._keeper.is_withheld(wanted.key, device):
+            if found is not None and self._keeper.may_fetch(wanted, device):
                 yield found
 
     def find(self, device: str, name: str, version: str) -> HeldArtefact:
@@ -99,29 +105,44 @@ class ArtefactServing:
             raise RequestRefused(404, f"{name[:64]} {version[:64]} is no artefact") from None
         return await self.reporting.former(device, name, version, digest)
 
-    async def offered(self, device: str, sink: ReportSink | None = None) -> OfferedArtefact:
+    async def offered(self, device: str, sink: ReportSink) -> OfferedArtefact:
         """Return the next artefact for a device that takes any: here, not reported as done, not older than what it
-        runs, and made for it. `sink` takes the report that an artefact of a campaign is not; None: there is none."""
+        runs, and made for it. `sink` takes the report that an artefact of a campaign is not."""
         known = await self.reporting.known(device)
         for each in self.of_device(device):
             manifest, report = each.manifest, known.about(each.manifest)
-            done = (report is not None and report.state.final) or known.runs(manifest)
+            done = is_done(report, self._keeper.offer(each.wanted.key, device)) or known.runs(manifest)
             if done or not each.stored:
                 continue
-            if manifest.sequence >= known.sequence(manifest.name) and fits(each, known):
+            if manifest.sequence >= known.sequence(manifest.name) and self.fits(each, device, known):
                 return OfferedArtefact(each, known)
-            if sink is not None and (why := _refusal_of_offer(each, known)) is not None:
+            if (why := _refusal_of_offer(each, known)) is not None:
                 await self.note_refusal(sink, device, each, why)
         return OfferedArtefact(None, known)
 
+    def fits(self, artefact: HeldArtefact, device: str, known: ReportedDevice) -> bool:
+        """Return whether an artefact is for a device that does not choose itself: one with an unknown board has to be
+        named in the configuration or by an offer, and one with an unknown version gets nothing that needs a certain
+        one."""
+        installed = known.installed(artefact.manifest.name)
+        named = bool(artefact.wanted.devices) or self._keeper.offer(artefact.wanted.key, device) is not None
+        if not (known.board or named) or (installed is None and artefact.manifest.from_versions):
+            return False
+        return refusal_of(artefact, known.board, installed) is None
+
     async def note_refusal(self, sink: ReportSink, device: str, artefact: HeldArtefact, why: ArtefactRefused) -> None:
         """Report that an artefact is not for a device, if a campaign of the hub offers it: the device does not."""
-        if not self._keeper.is_offered(artefact.wanted.key, device):
+        offer = self._keeper.offer(artefact.wanted.key, device)
+        if offer is None or offer.withheld:
             return
         reason = f"{why.fault.value}: {why}"[:REASON_CHARACTERS_MAX]
         with contextlib.suppress(RequestRefused):  # the next request of the device notes it
             report = UpdateReport(state=UpdateState.ROLLED_BACK, reason=reason)
             await self.reporting.report(sink, device, artefact.reported, report)
+
+    def attempt(self, artefact: HeldArtefact, device: str, known: ReportedDevice) -> int:
+        """Return the attempt of a device with an artefact."""
+        return attempt_after(known.about(artefact.manifest), self._keeper.offer(artefact.wanted.key, device))
 
     def withdrawn(self, device: str, known: ReportedDevice) -> KnownReport | None:
         """Return the update that a device is to give up, by its last report: it is no longer configured for the device,
@@ -131,7 +152,7 @@ class ArtefactServing:
         numbers = {each.wanted.key: each.number for each in self.of_device(device)}
         spec = self._keeper.spec
         parts = spec.artefacts if spec is not None else ()
-        wanted = {each.key for each in parts if each.names(device)}
+        wanted = {each.key for each in parts if self._keeper.names(each, device)}
         for each in known.reports:
             key = each.name, each.version
             gone = numbers[key] != each.number if key in numbers else key not in wanted
@@ -161,26 +182,30 @@ class ArtefactServing:
             NEVER_CACHED,
         )
 
-    async def chunk(self, device: str, digest: str, offset: int, length: int) -> bytes:
+    async def chunk(self, device: str, digest: str, offset: int, length: int, sink: ReportSink) -> bytes:
         """Return bytes of an image, or of a signed manifest, that a device may have: fewer at its end. `digest`:
-        SHA-256 of the whole, hexadecimal."""
+        SHA-256 of the whole, hexadecimal. `sink`: as of `offered`."""
         images = [each for each in self.of_device(device) if each.manifest.digest == digest]
         if images:
-            return await self._chunk_of_image(await self._fitting(device, images), offset, length)
+            return await self._chunk_of_image(await self._fitting(device, images, sink), offset, length)
         for each in self.of_device(device):
             if envelope_digest(each.envelope) == digest:
                 _check_offset(offset, len(each.envelope))
                 return each.envelope[offset : offset + length]
         raise RequestRefused(404, f"no image or manifest with this checksum is here for {device[:64]}")
 
-    async def _fitting(self, device: str, artefacts: Sequence[HeldArtefact]) -> HeldArtefact:
+    async def _fitting(self, device: str, artefacts: Sequence[HeldArtefact], sink: ReportSink) -> HeldArtefact:
         """Return the first artefact that is for the board and version that the device has reported."""
         known = await self.reporting.known(device)
-        refusals = [refusal_of(each, known.board, known.installed(each.manifest.name)) for each in artefacts]
-        for artefact, why in zip(artefacts, refusals, strict=True):
+        refusals: list[tuple[HeldArtefact, ArtefactRefused]] = []
+        for each in artefacts:
+            why = refusal_of(each, known.board, known.installed(each.manifest.name))
             if why is None:
-                return artefact
-        raise RequestRefused(422, str(refusals[0]))
+                return each
+            refusals.append((each, why))
+        for each, why in refusals:
+            await self.note_refusal(sink, device, each, why)
+        raise RequestRefused(422, str(refusals[0][1]))
 
     async def _chunk_of_image(self, artefact: HeldArtefact, offset: int, length: int) -> bytes:
         _check_offset(offset, artefact.manifest.size)
@@ -248,15 +273,14 @@ def _check_offset(offset: int, size: int) -> None:
         raise RequestRefused(416, f"it has {size} bytes")
 
 
-def fits(artefact: HeldArtefact, known: ReportedDevice) -> bool:
-    """Return whether an artefact is for a device that does not choose itself: one with an unknown board has to be named
-    in the configuration, and one with an unknown version gets nothing that needs a certain one."""
-    installed = known.installed(artefact.manifest.name)
-    if not known.board and not artefact.wanted.devices:
+def is_done(report: KnownReport | None, offer: OfferedUpdate | None) -> bool:
+    """Return whether a device is done with an artefact. `report`: its last one about it at this gateway; `offer`: of a
+    campaign, which knows what the device has reported at others. The end of an update before the campaign is none."""
+    if offer is not None and offer.done:
+        return True
+    if report is None or not report.state.final:
         return False
-    if installed is None and artefact.manifest.from_versions:
-        return False
-    return refusal_of(artefact, known.board, installed) is None
+    return not is_before(report, offer)
 
 
 def _refusal_of_offer(artefact: HeldArtefact, known: ReportedDevice) -> ArtefactRefused | None:

@@ -40,6 +40,7 @@ from edge.appliance.artefacts.limits import (
     MANIFEST_BYTES_IN_OFFER,
 )
 from edge.appliance.artefacts.noting import ReportNotes
+from edge.appliance.artefacts.reporting import ReportSink
 from edge.appliance.artefacts.reports import UpdateReport
 from edge.appliance.artefacts.routes import AvailableArtefact, available
 from edge.appliance.artefacts.serving import ArtefactServing, envelope_digest
@@ -112,6 +113,7 @@ class TopicParts(NamedTuple):
     """Parts that all connections of a gateway share."""
 
     serving: ArtefactServing
+    sink: ReportSink
     router: Router
     budget: AnswerBudget
     notes: ReportNotes
@@ -120,15 +122,17 @@ class TopicParts(NamedTuple):
 class ArtefactTopics:
     """Topics of artefacts at one gateway."""
 
-    def __init__(self, serving: ArtefactServing, router: Router) -> None:
+    def __init__(self, serving: ArtefactServing, sink: ReportSink, router: Router) -> None:
+        """`sink` takes reports that the gateway makes itself."""
         self._serving = serving
+        self._sink = sink
         self._router = router
         self._budget = AnswerBudget()
         self._notes = ReportNotes(serving)
 
     def interceptor(self, publisher: TopicPublisher, session: MqttSession, grant: Grant | None) -> Interceptor:
         """Return the interceptor of a connection that uses these topics. `grant`: None without authentication."""
-        parts = TopicParts(self._serving, self._router, self._budget, self._notes)
+        parts = TopicParts(self._serving, self._sink, self._router, self._budget, self._notes)
         return ArtefactConnection(parts, publisher, session, grant)
 
     async def close(self) -> None:
@@ -192,7 +196,7 @@ class ArtefactConnection(Interceptor):
         session: MqttSession,
         grant: Grant | None,
     ) -> None:
-        self._serving, self._router, self._budget, self._notes = parts
+        self._serving, self._sink, self._router, self._budget, self._notes = parts
         self._publisher = publisher
         self._session = session
         self._grant = grant
@@ -324,7 +328,9 @@ class ArtefactConnection(Interceptor):
         try:
             if isinstance(request, RequestedOffer):
                 return request.path, _JSON, await self._offer(request, body)
-            content = await self._serving.chunk(request.device, request.digest, request.offset, request.size)
+            content = await self._serving.chunk(
+                request.device, request.digest, request.offset, request.size, self._sink
+            )
         except RequestRefused as refused:
             why = TopicRefusal(status=refused.status, detail=str(refused))
             return f"refused/{request.path}", _JSON, msgspec.json.encode(why)
@@ -341,7 +347,7 @@ class ArtefactConnection(Interceptor):
             now = said.board or known.board, said.version or known.version
             if now != (known.board, known.version):
                 await self._serving.reporting.put_device(request.device, *now)
-        artefact = (await self._serving.offered(request.device)).artefact
+        artefact = (await self._serving.offered(request.device, self._sink)).artefact
         if artefact is None:
             return msgspec.json.encode(TopicOffers(artefact=None))
         envelope = artefact.envelope

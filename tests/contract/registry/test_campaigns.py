@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from bridge.artefacts.report import UpdateState
 from bridge.device_pages import OfferedUpdate
 from cloud.hub.campaign import CampaignPace
 from cloud.hub.campaigns import starting
@@ -663,5 +662,41 @@ def test_offer_in_a_page(site: Site) -> None:
     campaign = site.start("a")
     site.run(campaign)
     site.offers()
-    assert site.hall.devices["acme"]["a"].offers == (OfferedUpdate(artefact="blinker", version="1.2.0"),)
-    assert UpdateState.HEALTHY.final
+    offer = OfferedUpdate(
+        artefact="blinker", version="1.2.0", campaign=campaign, begun_at=site.campaigns.get(campaign).made_at // S
+    )
+    assert site.hall.devices["acme"]["a"].offers == (offer,)
+
+
+def test_all_gateways_get_to_know_that_a_device_is_done(site: Site) -> None:
+    site.register("e", "hall", "roof")
+    campaign = site.start("e")
+    site.run(campaign)
+    site.offers(), site.offers(site.roof)
+    for state, is_done in (("downloading", False), ("installed", True), ("healthy", True)):
+        site.report("e", state)
+        site.run(campaign)
+        for gateway in (site.hall, site.roof):
+            site.offers(gateway)
+            [offer] = gateway.devices["acme"]["e"].offers
+            assert offer.done is is_done, state
+    pages = site.roof.pages
+    site.run(campaign, 100)
+    site.offers(site.roof)
+    assert site.roof.pages == pages, "from confirmed to done nothing changes for gateways"
+
+
+def test_device_that_is_done_is_known_at_its_next_gateway(site: Site) -> None:
+    campaign = site.start("a", soak_s=0)
+    site.run(campaign)
+    site.report("a", "healthy")
+    site.run(campaign)
+    document = json.dumps({"enabled": True, "ext": {"waypost": {"gateways": ["roof"]}}})
+    RegisteredDevices(site.database).replace(NewDeviceRow("acme", "a", document, [], 1, "anna"), lambda _: None)
+    site.offers(site.roof)
+    assert [each.done for each in site.roof.devices["acme"]["a"].offers] == [True]
+    site.now += 10
+    site.report("a", "rolled-back", gateway="roof")
+    site.run(campaign)
+    assert site.offers(site.roof) == {"a": [("1.2.0", True)]}
+    assert [each.done for each in site.roof.devices["acme"]["a"].offers] == [False]

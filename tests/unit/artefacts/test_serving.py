@@ -19,6 +19,7 @@ import pytest
 from starlette.applications import Starlette
 
 from bridge.artefacts.report import UpdateState
+from bridge.device_pages import OfferedUpdate
 from edge.appliance.artefacts import limits, reports, serving
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.errors import IndexUnusable
@@ -33,6 +34,7 @@ from edge.broker.hono.reporting import ReportingHonoDevices
 from edge.broker.hono.service import DeviceService
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.api import HttpDeviceApi
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.reporting import ReportingDevices
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -58,8 +60,8 @@ class Keeper:
         self.loaded = True
         self.served: list[int] = []
         self.remembered: list[ReportedArtefact] = []
-        self.offered: set[tuple[tuple[str, str], str]] = set()
-        self.withheld: set[tuple[tuple[str, str], str]] = set()
+        self.offers: dict[tuple[tuple[str, str], str], OfferedUpdate] = {}
+        """Offers of campaigns by artefact and device."""
 
     def add(self, number: int = 1, devices: tuple[str, ...] = PUMPS, **fields: Any) -> None:
         manifest = manifest_of(**fields)
@@ -78,11 +80,20 @@ class Keeper:
         kept = tuple(each for each in self.spec.artefacts if each.key != found.wanted.key)
         self.spec = ArtefactsSpec(artefacts=kept)
 
-    def is_offered(self, key: tuple[str, str], device: str) -> bool:
-        return (key, device) in self.offered
+    def offer_to(self, device: str, version: str = "1.2.0", **fields: Any) -> None:
+        """Let a campaign of the hub offer a version to a device."""
+        offer = OfferedUpdate(artefact="blinker", version=version, **fields)
+        self.offers[("blinker", version), device] = offer
 
-    def is_withheld(self, key: tuple[str, str], device: str) -> bool:
-        return (key, device) in self.withheld
+    def offer(self, key: tuple[str, str], device: str) -> OfferedUpdate | None:
+        return self.offers.get((key, device))
+
+    def names(self, part: ArtefactPart, device: str) -> bool:
+        return part.names(device) or (part.key, device) in self.offers
+
+    def may_fetch(self, part: ArtefactPart, device: str) -> bool:
+        offer = self.offers.get((part.key, device))
+        return part.names(device) if offer is None else not offer.withheld
 
     async def remembered_version(self, name: str, version: str) -> ReportedArtefact | None:
         return next((each for each in self.remembered if each[:2] == (name, version)), None)
@@ -141,12 +152,12 @@ class Rig:
         configuration = DeviceApiConfiguration(tenant="T")
         service = DeviceService(configuration, self.router, self.store.state)
         plain, with_hono = HttpDeviceApi(self.router, Limits(), access), HonoApi(service, Limits(), access)
-        devices: DeviceGate = (
+        self.devices: DeviceGate = (
             ReportingHonoDevices(with_hono, service, access) if hono else ReportingDevices(plain, access)
         )
         self.keeper = Keeper(folder)
         self.serving = ArtefactServing(cast(Any, self.keeper), UpdateReporting(folder, cast(Any, self.keeper)))
-        routes = [*DeviceArtefactApi(self.serving, devices).routes, *DdiApi(self.serving, devices).routes]
+        routes = [*DeviceArtefactApi(self.serving, self.devices).routes, *DdiApi(self.serving, self.devices).routes]
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(Starlette(routes=routes)), base_url="http://gateway:8080"
         )
@@ -155,6 +166,15 @@ class Rig:
         shown = base64.b64encode(f"{user}:secret".encode()).decode()
         fields = {"Authorization": f"Basic {shown}", **options.pop("headers", {})}
         return await self.client.request(method, path, headers=fields, **options)
+
+    async def links(self) -> dict[str, Any]:
+        """Poll as a client of DDI; return what there is to do."""
+        return dict((await self.ask("GET", TestDdi.ROOT)).json()["_links"])
+
+    def reports(self, device: str = "pump-1") -> int:
+        """Return the number of reports that were published for a device."""
+        address = f"plant/{device}/artefact-report"
+        return self.router.queues.backlog(address) if address in self.router.queues else 0
 
 
 def run(folder: Path, test: Callable[[Rig], Coroutine[Any, Any, None]], *, hono: bool = False) -> None:
@@ -434,6 +454,26 @@ def test_database_of_another_format_is_replaced(tmp_path: Path) -> None:
     kept.close()
 
 
+def test_database_of_the_format_before_is_kept(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / reports.FILE)) as older:
+        older.executescript(
+            "CREATE TABLE reports (device TEXT NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL,"
+            " digest TEXT NOT NULL, sequence INTEGER NOT NULL, state TEXT NOT NULL, published INTEGER NOT NULL,"
+            " number INTEGER NOT NULL, goes_on INTEGER NOT NULL, history TEXT NOT NULL,"
+            " UNIQUE (device, name, version));"
+            "CREATE TABLE devices (device TEXT NOT NULL UNIQUE, board TEXT NOT NULL, version TEXT NOT NULL);"
+            "INSERT INTO reports VALUES ('pump-1', 'blinker', '1.2.0', 'd', 12, 'healthy', 1, 7, 0, 'healthy');"
+            "PRAGMA user_version = 2;"
+        )
+    row = KnownReport("blinker", "1.2.0", "d", 12, UpdateState.HEALTHY, True, 7, False, "healthy")
+    for _ in range(2):
+        kept = DeviceReports.open(tmp_path)
+        assert kept.get("pump-1").reports == (row,)
+        row = row._replace(campaign="c1")
+        kept.put("pump-1", row)
+        kept.close()
+
+
 class TestReportAboutAnArtefactThatIsGone:
     PATH = "/artefacts/blinker/1.2.0/report"
 
@@ -491,32 +531,152 @@ class TestReportAboutAnArtefactThatIsGone:
 class TestCampaigns:
     """Artefacts that a campaign of the hub offers, or withholds."""
 
-    KEY = "blinker", "1.2.0"
-    REPORTS = "plant/pump-1/artefact-report"
-
     @pytest.mark.parametrize("is_offered", [True, False])
     def test_refusal_of_an_offered_artefact_is_reported_once(self, tmp_path: Path, is_offered: bool) -> None:
         async def test(rig: Rig) -> None:
             rig.keeper.add()
             if is_offered:
-                rig.keeper.offered.add((self.KEY, "pump-1"))
+                rig.keeper.offer_to("pump-1")
+            await rig.serving.reporting.put_device("pump-1", "esp32", "")
             for part in ("image", "manifest", "image"):
-                answer = await rig.ask("GET", f"/artefacts/blinker/1.2.0/{part}?board=esp32")
+                answer = await rig.ask("GET", f"/artefacts/blinker/1.2.0/{part}")
                 assert (answer.status_code, answer.json()["reason"]) == (422, "wrong-board")
-            reports = rig.router.queues.backlog(self.REPORTS) if self.REPORTS in rig.router.queues else 0
-            assert reports == is_offered
+            assert rig.reports() == is_offered
+
+        run(tmp_path, test)
+
+    @pytest.mark.parametrize("query", ["board=esp32", "installed=0.9"])
+    def test_parameter_of_a_request_is_no_failure(self, tmp_path: Path, query: str) -> None:
+        """A campaign is not halted by a request that a technician types."""
+
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(from_versions=("1.0",))
+            rig.keeper.offer_to("pump-1")
+            assert (await rig.ask("GET", f"/artefacts/blinker/1.2.0/image?{query}")).status_code == 422
+            assert rig.reports() == 0
+
+        run(tmp_path, test)
+
+    def test_refusal_over_mqtt_is_reported_once(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add()
+            rig.keeper.offer_to("pump-1", campaign="c1")
+            await rig.serving.reporting.put_device("pump-1", "esp32", "")
+            for _ in range(2):
+                with pytest.raises(RequestRefused) as refused:
+                    await rig.serving.chunk("pump-1", manifest_of().digest, 0, 9, rig.devices)
+                assert refused.value.status == 422
+            assert rig.reports() == 1
+            assert (await rig.serving.offered("pump-1", rig.devices)).artefact is None
+            assert rig.reports() == 1
+
+        run(tmp_path, test)
+
+    def test_second_campaign_of_a_version_is_offered_and_reported_again(self, tmp_path: Path) -> None:
+        """The first one failed for a reason that is gone: a flat battery."""
+
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            rig.keeper.offer_to("pump-1", campaign="c1")
+            feedback = {"status": {"execution": "closed", "result": {"finished": "failure"}}}
+            path = (await rig.links())["deploymentBase"]["href"]
+            assert path.endswith("/7")
+            for count in (1, 1):
+                assert (await rig.ask("POST", f"{path}/feedback", json=feedback)).status_code == 200
+                assert rig.reports() == count, "a repeated one is swallowed"
+            assert "deploymentBase" not in await rig.links()
+            rig.keeper.offers.clear()
+            assert "deploymentBase" not in await rig.links(), "the campaign has ended"
+            rig.keeper.offer_to("pump-1", campaign="c2")
+            again = (await rig.links())["deploymentBase"]["href"]
+            assert again != path, "clients do not try an action twice"
+            assert (await rig.ask("GET", again)).json()["id"] == again.rpartition("/")[2]
+            for count in (2, 2):
+                assert (await rig.ask("POST", f"{again}/feedback", json=feedback)).status_code == 200
+                assert rig.reports() == count
+            assert "deploymentBase" not in await rig.links()
+            rig.keeper.offer_to("pump-1", campaign="c3")
+            third = (await rig.links())["deploymentBase"]["href"]
+            assert len({path, again, third}) == 3
+            assert int(third.rpartition("/")[2]) < 1 << 31, "clients have 31 bits"
+            done = {"status": {"execution": "closed", "result": {"finished": "success"}}}
+            assert (await rig.ask("POST", f"{third}/feedback", json=done)).status_code == 200
+            installed = (await rig.links())["installedBase"]["href"]
+            assert installed.rpartition("/")[2] == third.rpartition("/")[2]
+            assert (await rig.ask("GET", installed)).json()["id"] == third.rpartition("/")[2]
+
+        run(tmp_path, test)
+
+    def test_wrong_board_is_reported_to_each_campaign(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add()
+            await rig.serving.reporting.put_device("pump-1", "esp32", "")
+            for count, campaign in enumerate(("c1", "c2"), start=1):
+                rig.keeper.offer_to("pump-1", campaign=campaign)
+                for _ in range(2):
+                    assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image")).status_code == 422
+                assert rig.reports() == count
+
+        run(tmp_path, test)
+
+    def test_update_of_a_second_campaign_is_withdrawn_as_any_other(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7, devices=("nobody",))
+            report = "/artefacts/blinker/1.2.0/report"
+            for campaign, states in (("c1", ("rolled-back",)), ("c2", ("downloading", "verified"))):
+                rig.keeper.offer_to("pump-1", campaign=campaign)
+                for state in states:
+                    assert (await rig.ask("POST", report, json={"state": state})).status_code == 202
+            assert rig.reports() == 3
+            rig.keeper.offers.clear()
+            cancelled = (await rig.links())["cancelAction"]["href"]
+            shown = (await rig.ask("GET", cancelled)).json()
+            assert shown["id"] == shown["cancelAction"]["stopId"] == cancelled.rpartition("/")[2] != "7"
+            closed = {"status": {"execution": "canceled", "result": {"finished": "none"}}}
+            assert (await rig.ask("POST", f"{cancelled}/feedback", json=closed)).status_code == 200
+            assert "cancelAction" not in await rig.links()
+
+        run(tmp_path, test)
+
+    @pytest.mark.parametrize(
+        ("offer", "is_offered"),
+        [
+            ({"campaign": "c2"}, True),
+            ({"campaign": "c2", "done": True}, False),
+            ({}, False),  # of a hub that does not name campaigns
+        ],
+    )
+    def test_success_of_before_counts_if_the_hub_knows_it(
+        self, tmp_path: Path, offer: dict[str, Any], is_offered: bool
+    ) -> None:
+        """Without it the device was replaced, or was set back."""
+
+        async def test(rig: Rig) -> None:
+            rig.keeper.add()
+            assert (await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": "healthy"})).is_success
+            rig.keeper.offer_to("pump-1", **offer)
+            assert ("deploymentBase" in await rig.links()) is is_offered
+
+        run(tmp_path, test)
+
+    def test_device_that_was_updated_at_another_gateway(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add()
+            rig.keeper.offer_to("pump-1", campaign="c1", done=True)
+            assert "deploymentBase" not in await rig.links()
+            assert (await rig.ask("GET", "/artefacts")).json()["artefacts"] != [], "others decide themselves"
 
         run(tmp_path, test)
 
     def test_refusal_at_a_poll_is_reported(self, tmp_path: Path) -> None:
         async def test(rig: Rig) -> None:
             rig.keeper.add(from_versions=("1.0",))
-            rig.keeper.offered.add((self.KEY, "pump-1"))
+            rig.keeper.offer_to("pump-1")
             attributes = {"mode": "merge", "data": {"board": "pico-w", "version": "0.9"}}
             assert (await rig.ask("PUT", f"{TestDdi.ROOT}/configData", json=attributes)).status_code == 200
             for _ in range(2):
                 assert "deploymentBase" not in (await rig.ask("GET", TestDdi.ROOT)).json()["_links"]
-            assert rig.router.queues.backlog(self.REPORTS) == 1
+            assert rig.reports() == 1
 
         run(tmp_path, test)
 
@@ -525,22 +685,22 @@ class TestCampaigns:
             rig.keeper.add(1, version="1.3.0", sequence=13)
             await rig.ask("POST", "/artefacts/blinker/1.3.0/report", json={"state": "healthy"})
             rig.keeper.add(2)
-            rig.keeper.offered.add((self.KEY, "pump-1"))
+            rig.keeper.offer_to("pump-1")
             assert "deploymentBase" not in (await rig.ask("GET", TestDdi.ROOT)).json()["_links"]
-            assert rig.router.queues.backlog(self.REPORTS) == 2
+            assert rig.reports() == 2
 
         run(tmp_path, test)
 
     def test_withheld_artefact_is_not_fetched_and_takes_reports(self, tmp_path: Path) -> None:
         async def test(rig: Rig) -> None:
             rig.keeper.add()
-            rig.keeper.withheld.add((self.KEY, "pump-1"))
+            rig.keeper.offer_to("pump-1", withheld=True)
             assert (await rig.ask("GET", "/artefacts")).json()["artefacts"] == []
             assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image")).status_code == 404
             links = (await rig.ask("GET", TestDdi.ROOT)).json()["_links"]
             assert not {"deploymentBase", "cancelAction"} & links.keys()
             report = await rig.ask("POST", "/artefacts/blinker/1.2.0/report", json={"state": "healthy"})
-            assert (report.status_code, rig.router.queues.backlog(self.REPORTS)) == (202, 1)
+            assert (report.status_code, rig.reports()) == (202, 1)
 
         run(tmp_path, test)
 
