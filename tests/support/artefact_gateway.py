@@ -12,7 +12,7 @@ import msgspec
 from bridge.device_pages import OfferedUpdate
 from bridge.pace import Pacer
 from bridge.resources.parse import parse
-from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink
+from edge.appliance.artefacts.keeper import ArtefactKeeper, CardRoom, HubLink, OfferSource
 from edge.appliance.artefacts.library import HeldArtefact
 from edge.broker.configuration import Connector, EndpointHost
 from edge.configuration.kinds import KINDS
@@ -31,8 +31,12 @@ class HubOffers:
         self._gateway = gateway
 
     @property
-    def cursor(self) -> str:
-        return self._gateway.cursor
+    def offers_revision(self) -> int:
+        return self._gateway.offers_revision
+
+    @property
+    def offered_devices(self) -> int:
+        return len(self._gateway.offers)
 
     def offers(self) -> list[tuple[str, OfferedUpdate]]:
         return self._gateway.offers
@@ -52,7 +56,7 @@ class ArtefactGateway:
         self.clock_good = True
         self.offers: list[tuple[str, OfferedUpdate]] = []
         """Offers of the hub, by device."""
-        self.cursor = ""
+        self.offers_revision = 0
         self.now = 1_000.0
         self.last: tuple[dict[tuple[str, str], HeldArtefact], list[str]] = {}, []
         """Artefacts and problems at the end of the last run."""
@@ -72,11 +76,12 @@ class ArtefactGateway:
         """Let the hub offer a version of the blinker to devices, in addition to other offers."""
         offer = OfferedUpdate(artefact="blinker", version=version, withheld=withheld)
         self.offers += [(device, offer) for device in devices]
-        self.cursor += "."
+        self.offers_revision += 1
 
     def withdraw(self) -> None:
         """Let the hub withdraw all offers."""
-        self.offers, self.cursor = [], f"{self.cursor}."
+        self.offers = []
+        self.offers_revision += 1
 
     def run(self, until: Callable[[ArtefactKeeper], bool]) -> ArtefactKeeper:
         """Run a keeper, as after a start, until a condition holds; return it."""
@@ -122,15 +127,15 @@ class ArtefactGateway:
         asyncio.get_running_loop()
         return self.room
 
-    def make(self) -> ArtefactKeeper:
-        """Return a keeper, in a running loop; the caller stops it."""
+    def make(self, offers: OfferSource | None = None) -> ArtefactKeeper:
+        """Return a keeper, in a running loop; the caller stops it. `offers`: instead of `offer`."""
         return ArtefactKeeper(
             self.data,
             connectors=lambda: self.connectors,
             link=lambda _: HubLink(self.connected, self.pacer),
             room=self._ask_room,
             clock_good=lambda: self.clock_good,
-            offers=HubOffers(self),
+            offers=offers or HubOffers(self),
             monotonic_s=lambda: self.now,
             utc_s=lambda: NOON + self.now,
         )

@@ -80,11 +80,15 @@ class OfferSource(Protocol):
     """Devices of the hub, with the versions that its campaigns offer them."""
 
     @property
-    def cursor(self) -> str:
-        """Text that changes with the devices."""
+    def offers_revision(self) -> int:
+        """Number that changes with the offers."""
+
+    @property
+    def offered_devices(self) -> int:
+        """Number of devices with offers."""
 
     def offers(self) -> Iterable[tuple[str, OfferedUpdate]]:
-        """Return the offers, by the names of devices."""
+        """Return the present offers, by the names of devices. They are read in another thread."""
 
 
 class ArtefactKeeper:
@@ -119,11 +123,13 @@ class ArtefactKeeper:
         self._mark: object = None
         self._own_spec: ArtefactsSpec | None = None
         """The configuration without the offers of the hub."""
+        self._own_parts: Mapping[tuple[str, str], ArtefactPart] = {}
+        """Its artefacts, by name and version."""
         self._spec: ArtefactsSpec | None = None
         self._offered: OfferedSpec | None = None
         """The configuration with the offers; None without offers."""
         self._unwanted = 0
-        """Offers of the hub that no `Artefacts` resource allows."""
+        """Devices with offers of the hub that no `Artefacts` resource allows."""
         self._stale = True
         """The library does not have the configuration yet."""
         self._library: ArtefactLibrary | None = None
@@ -196,20 +202,23 @@ class ArtefactKeeper:
 
     def offer(self, key: tuple[str, str], device: str) -> OfferedUpdate | None:
         """Return what a campaign of the hub offers to a device, which may be withheld; None without an offer."""
-        return None if self._offered is None else self._offered.offer(key, device)
+        offers = None if self._offered is None else self._offered.offers.get(key)
+        return None if offers is None else offers.get(device)
 
-    def names(self, part: ArtefactPart, device: str) -> bool:
+    def names(self, key: tuple[str, str], device: str) -> bool:
         """Return whether an artefact is for a device, by the configuration or by an offer, which may be withheld."""
-        if self._offered is None:
-            return part.names(device)
-        return self._offered.configures(part.key, device) or self._offered.offer(part.key, device) is not None
+        return self._configures(key, device) or self.offer(key, device) is not None
 
-    def may_fetch(self, part: ArtefactPart, device: str) -> bool:
+    def may_fetch(self, key: tuple[str, str], device: str) -> bool:
         """Return whether a device may fetch an artefact now."""
-        if self._offered is None:
-            return part.names(device)
-        offer = self._offered.offer(part.key, device)
-        return self._offered.configures(part.key, device) or (offer is not None and not offer.withheld)
+        if self._configures(key, device):
+            return True
+        offer = self.offer(key, device)
+        return offer is not None and not offer.withheld
+
+    def _configures(self, key: tuple[str, str], device: str) -> bool:
+        part = self._own_parts.get(key)
+        return part is not None and part.names(device)
 
     @property
     def loaded(self) -> bool:
@@ -241,9 +250,7 @@ class ArtefactKeeper:
         if self._trouble is not None:
             yield FoundProblem("artefacts", self._trouble, "see the log, and `waypost doctor`", Severity.WARNING)
         if self._unwanted:
-            what = (
-                f"the hub offers software to devices here ({self._unwanted} offers), and no key of a maker is trusted"
-            )
+            what = f"the hub offers software to {self._unwanted} devices here, and no key of a maker is trusted"
             step = "apply an Artefacts resource with trustedKeys: waypost config apply"
             yield FoundProblem("artefacts", what, step, Severity.WARNING)
         if self._spec is None:
@@ -268,7 +275,7 @@ class ArtefactKeeper:
         """Follow the configuration and make room for messages; return the seconds until the next call."""
         trouble: str | None = None
         try:
-            if self._monotonic_s() >= self._reopen_at and self._follow():
+            if self._monotonic_s() >= self._reopen_at and await self._follow():
                 await self._configure()
         except RepositoryError as error:  # what is here stays in use
             trouble = str(error)
@@ -328,36 +335,47 @@ class ArtefactKeeper:
         await self._next_task(library)
         return CHECK_INTERVAL_S if evicted in self._reading else WAIT_S_MIN  # its downloads end first
 
-    def _follow(self) -> bool:
-        """Read the configuration if it has changed; return whether the library has to be configured. Raises
-        `RepositoryError`. On the loop, as for the wanted system: without artefacts there is no thread."""
-        mark = self._repository.mark, self._offers.cursor if self._offers is not None else ""
+    async def _follow(self) -> bool:
+        """Read the configuration and the offers of the hub if they have changed; return whether the library has to be
+        configured. Raises `RepositoryError`. Without offers it needs no thread."""
+        mark = self._repository.mark, self._offers.offers_revision if self._offers is not None else 0
         if mark != self._mark:
-            try:
-                found = [spec for _, spec in of_kind(self._repository.decided(), ArtefactsSpec)]
-            except ConfigurationRejected as rejected:
-                log.warning("the wanted artefacts are not known: %s", rejected)
-                found = [] if self._own_spec is None else [self._own_spec]
-            before = self._spec
-            self._spec, self._mark, self._stale = self._with_offers(next(iter(found), None)), mark, True
-            if (before is None) is not (self._spec is None):
-                self._configured(self._spec is not None)
-            self._own_pacer = None if self._spec is None else self._make_pacer(self._spec)
+            own = self._read_configured()
+            spec, offered = own, None
+            devices = self._offers.offered_devices if self._offers is not None else 0
+            if own is not None and self._offers is not None and devices:
+                from edge.appliance.artefacts.offers import with_offers  # noqa: PLC0415 - memory without offers
+
+                present = self._offers.offers()  # of the time of the mark
+                offered = await self._run(lambda: with_offers(own, present))
+                spec = offered.spec
+            self._mark, self._own_spec, self._offered = mark, own, offered
+            self._own_parts = {each.key: each for each in own.artefacts} if own is not None else {}
+            self._unwanted = devices if own is None else 0
+            self._want(spec)
         return self._stale and (self._spec is not None or (self._data / FOLDER).exists())
 
-    def _with_offers(self, configured: ArtefactsSpec | None) -> ArtefactsSpec | None:
-        """Return a configuration with the offers of the hub."""
-        self._own_spec, self._offered, self._unwanted = configured, None, 0
-        offers = list(self._offers.offers()) if self._offers is not None else []
-        if not offers:
-            return configured
-        if configured is None:
-            self._unwanted = len(offers)
-            return None
-        from edge.appliance.artefacts.offers import with_offers  # noqa: PLC0415 - memory of gateways without offers
+    def _read_configured(self) -> ArtefactsSpec | None:
+        """Return the `Artefacts` of the configuration; those before if it cannot be read. Raises `RepositoryError`."""
+        try:
+            return next((spec for _, spec in of_kind(self._repository.decided(), ArtefactsSpec)), None)
+        except ConfigurationRejected as rejected:
+            log.warning("the wanted artefacts are not known: %s", rejected)
+            return self._own_spec
 
-        self._offered = with_offers(configured, offers)
-        return self._offered.spec
+    def _want(self, spec: ArtefactsSpec | None) -> None:
+        """Let a configuration be in force. One that says nothing new changes nothing: refusals and the debt of the
+        rate limit stay."""
+        before = self._spec
+        if spec == before:
+            return
+        self._spec, self._stale = spec, True
+        if (before is None) is not (spec is None):
+            self._configured(spec is not None)
+        if spec is None:
+            self._own_pacer = None
+        elif before is None or (before.rate, before.quiet_hours) != (spec.rate, spec.quiet_hours):
+            self._own_pacer = self._make_pacer(spec)
 
     async def _configure(self) -> None:
         """Let the library hold what is configured. Raises OSError."""

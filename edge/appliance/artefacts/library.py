@@ -121,11 +121,15 @@ class ArtefactLibrary:
         self._storage.close()
 
     def configure(self, spec: ArtefactsSpec) -> None:
-        """Hold these artefacts and no others."""
-        self._spec = spec
+        """Hold these artefacts and no others. What failed or was refused is tried again at once where its part or the
+        trusted keys have changed."""
+        before, self._spec = self._spec, spec
+        kept = set[Key]()
+        if spec.trusted_keys == before.trusted_keys:
+            kept = {each.key for each in set(spec.artefacts) & set(before.artefacts)}
         self._keys = [MakerPublicKey.parse(pem) for pem in spec.trusted_keys]
-        self._failures.clear()
-        self._refused.clear()
+        self._failures = {key: each for key, each in self._failures.items() if key in kept}
+        self._refused = {key: each for key, each in self._refused.items() if key in kept}
         self._verified.clear()
         self._storage.keep_only({each.key for each in spec.artefacts})
 

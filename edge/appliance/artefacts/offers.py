@@ -23,22 +23,10 @@ class OfferedSpec(NamedTuple):
 
     spec: ArtefactsSpec
     """The configured artefacts, then offered ones without their devices."""
-    own: Mapping[Key, ArtefactPart]
-    """Parts of the configuration."""
     offers: Mapping[Key, Mapping[str, OfferedUpdate]]
     """Offers by artefact and device."""
     left: int
     """Artefacts beyond `ARTEFACTS_MAX`, which are not held."""
-
-    def configures(self, key: Key, device: str) -> bool:
-        """Return whether the configuration itself names an artefact for a device."""
-        part = self.own.get(key)
-        return part is not None and part.names(device)
-
-    def offer(self, key: Key, device: str) -> OfferedUpdate | None:
-        """Return the offer of an artefact to a device, which may be withheld; None without one."""
-        offers = self.offers.get(key)
-        return None if offers is None else offers.get(device)
 
 
 def with_offers(configured: ArtefactsSpec, offers: Iterable[tuple[str, OfferedUpdate]]) -> OfferedSpec:
@@ -47,12 +35,12 @@ def with_offers(configured: ArtefactsSpec, offers: Iterable[tuple[str, OfferedUp
     found: dict[Key, dict[str, OfferedUpdate]] = {}
     for device, offer in offers:
         found.setdefault((offer.artefact, offer.version), {})[device] = offer
-    own = {each.key: each for each in configured.artefacts}
+    own = {each.key for each in configured.artefacts}
     added = sorted((_order(key, each.values()) for key, each in found.items() if key not in own))
     room = max(0, ARTEFACTS_MAX - len(own))
     parts = [ArtefactPart(name=name, version=version) for _, _, name, version in added[:room]]
     spec = msgspec.structs.replace(configured, artefacts=(*configured.artefacts, *parts))
-    return OfferedSpec(spec, own, found, len(added) - len(parts))
+    return OfferedSpec(spec, found, len(added) - len(parts))
 
 
 def _order(key: Key, offers: Iterable[OfferedUpdate]) -> tuple[bool, int, str, str]:

@@ -83,7 +83,7 @@ class ArtefactServing:
         spec, known = self._keeper.spec, self._keeper.known
         for wanted in spec.artefacts if spec is not None else ():
             found = known.get(wanted.key)
-            if found is not None and self._keeper.may_fetch(wanted, device):
+            if found is not None and self._keeper.may_fetch(wanted.key, device):
                 yield found
 
     def find(self, device: str, name: str, version: str) -> HeldArtefact:
@@ -152,7 +152,7 @@ class ArtefactServing:
         numbers = {each.wanted.key: each.number for each in self.of_device(device)}
         spec = self._keeper.spec
         parts = spec.artefacts if spec is not None else ()
-        wanted = {each.key for each in parts if self._keeper.names(each, device)}
+        wanted = {each.key for each in parts if self._keeper.names(each.key, device)}
         for each in known.reports:
             key = each.name, each.version
             gone = numbers[key] != each.number if key in numbers else key not in wanted

@@ -71,10 +71,15 @@ class DeviceIndex:
         self.logins: dict[str, dict[str, str]] = {}
         self.left: set[str] = set()
         """Tenants with devices that did not fit."""
+        self.offers: dict[str, dict[str, tuple[OfferedUpdate, ...]]] = {}
+        """Offers by tenant and device, of devices that have some and are enabled."""
+        self.offers_revision = 0
+        """Number that rises when offers change."""
         if file is not None:
             self.cursor, self.owner, self.enabled, self.left = file.cursor(), file.owner(), file.tenants(), file.left()
             for stored in file.devices():
                 self.entries.setdefault(stored.tenant, {})[stored.device] = stored.entry
+                self._note_offers(stored.tenant, stored.device, stored.entry)
             for login in file.logins():
                 self.logins.setdefault(login.tenant, {})[login.auth_id] = login.device
         self.count = sum(map(len, self.entries.values()))
@@ -82,17 +87,37 @@ class DeviceIndex:
 
     def remove(self, tenant: str, device: str) -> None:
         """Remove a device, if it is there, without its user names."""
+        self._drop(tenant, device)
+        self._note_offers(tenant, device, b"")
+
+    def put(self, stored: StoredDevice) -> None:
+        """Add or replace a device, without its user names."""
+        self._drop(stored.tenant, stored.device)
+        self.entries[stored.tenant][stored.device] = stored.entry
+        self.count += 1
+        self.bytes += len(stored.entry)
+        self._note_offers(stored.tenant, stored.device, stored.entry)
+
+    def _drop(self, tenant: str, device: str) -> None:
         before = self.entries[tenant].pop(device, None)
         if before is not None:
             self.count -= 1
             self.bytes -= len(before)
 
-    def put(self, stored: StoredDevice) -> None:
-        """Add or replace a device, without its user names."""
-        self.remove(stored.tenant, stored.device)
-        self.entries[stored.tenant][stored.device] = stored.entry
-        self.count += 1
-        self.bytes += len(stored.entry)
+    def _note_offers(self, tenant: str, device: str, entry: bytes) -> None:
+        """Note the offers in the entry of a device; an empty entry has none."""
+        offers: tuple[OfferedUpdate, ...] = ()
+        if _OFFERS in entry:
+            from edge.broker.security.device_offers import offers_in  # noqa: PLC0415 - memory without campaigns
+
+            offers = offers_in(entry)
+        if self.offers.get(tenant, {}).get(device, ()) == offers:
+            return
+        self.offers_revision += 1
+        if offers:
+            self.offers.setdefault(tenant, {})[device] = offers
+        else:
+            del self.offers[tenant][device]
 
 
 class HubDevices:
@@ -166,19 +191,24 @@ class HubDevices:
         """Return the identity of a device."""
         return identity_of(tenant, device, self._index.owner, self._hono_tenant)
 
+    @property
+    def offers_revision(self) -> int:
+        """Number that changes with the offers, and not with anything else of the devices."""
+        return self._index.offers_revision
+
+    @property
+    def offered_devices(self) -> int:
+        """Number of devices with offers."""
+        return sum(len(devices) for _, devices in self._offering())
+
     def offers(self) -> Iterator[tuple[str, OfferedUpdate]]:
-        """Yield the offers of devices that are let in, each with the name of its device in messages.
+        """Return the present offers of devices that are let in, each with the name of its device in messages. They may
+        be read in another thread.
 
         With Hono's device API only devices of its tenant can fetch: another tenant may have a device of the same name.
         """
-        for tenant, entries in self._index.entries.items():
-            if self._hono_tenant and tenant != self._hono_tenant:
-                continue
-            for device, encoded in entries.items():
-                entry = self._find(tenant, device) if _OFFERS in encoded else None
-                for offer in entry.offers if entry is not None else ():
-                    own = tenant == self._hono_tenant
-                    yield device if own else self.identity_of(tenant, device), offer
+        present = [(tenant, devices.copy()) for tenant, devices in self._offering()]
+        return _named_offers(present, self._index.owner, self._hono_tenant)
 
     # --- changes ------------------------------------------------------------------------------------------------
 
@@ -219,6 +249,7 @@ class HubDevices:
         changed = {*applied.removed, *(stored.device for stored in applied.entries)}
         if index.owner != page.tenant or index.enabled.get(tenant) != page.enabled:
             changed |= entries.keys()
+            index.offers_revision += bool(index.offers)
         identities = {self.identity_of(tenant, device) for device in changed}
         index.owner, index.cursor, index.enabled[tenant] = page.tenant, page.cursor, page.enabled
         if fitted.left:
@@ -245,12 +276,19 @@ class HubDevices:
     def replace(self, index: DeviceIndex) -> DeviceNames:
         """Use what `read` has returned; return all devices."""
         identities = set[str]()
+        index.offers_revision += self._index.offers_revision + 1
         for each in (self._index, index):
             self._index = each
             identities |= {self.identity_of(tenant, name) for tenant, names in each.entries.items() for name in names}
         return DeviceNames(identities, set())
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _offering(self) -> Iterator[tuple[str, dict[str, tuple[OfferedUpdate, ...]]]]:
+        """Yield the tenants that count, with the offers of their devices."""
+        for tenant, devices in self._index.offers.items():
+            if self._index.enabled.get(tenant, False) and self._hono_tenant in ("", tenant):
+                yield tenant, devices
 
     def _split(self, name: str) -> tuple[str, str]:
         """Return the tenant and the name in it: neither the names nor the tenants have an ``@``."""
@@ -278,6 +316,17 @@ class HubDevices:
             rules=self._rules,
             origin=BY_HUB,
         )
+
+
+def _named_offers(
+    present: Iterable[tuple[str, dict[str, tuple[OfferedUpdate, ...]]]], owner: str, hono_tenant: str
+) -> Iterator[tuple[str, OfferedUpdate]]:
+    """Yield offers with the names of their devices in messages."""
+    for tenant, devices in present:
+        for device, offers in devices.items():
+            name = device if tenant == hono_tenant else identity_of(tenant, device, owner, hono_tenant)
+            for offer in offers:
+                yield name, offer
 
 
 def _secret(given: DeviceSecretHash) -> CredentialSecret:

@@ -88,12 +88,15 @@ class Keeper:
     def offer(self, key: tuple[str, str], device: str) -> OfferedUpdate | None:
         return self.offers.get((key, device))
 
-    def names(self, part: ArtefactPart, device: str) -> bool:
-        return part.names(device) or (part.key, device) in self.offers
+    def names(self, key: tuple[str, str], device: str) -> bool:
+        return self._configures(key, device) or (key, device) in self.offers
 
-    def may_fetch(self, part: ArtefactPart, device: str) -> bool:
-        offer = self.offers.get((part.key, device))
-        return part.names(device) if offer is None else not offer.withheld
+    def may_fetch(self, key: tuple[str, str], device: str) -> bool:
+        offer = self.offers.get((key, device))
+        return self._configures(key, device) if offer is None else not offer.withheld
+
+    def _configures(self, key: tuple[str, str], device: str) -> bool:
+        return any(each.names(device) for each in self.spec.artefacts if each.key == key)
 
     async def remembered_version(self, name: str, version: str) -> ReportedArtefact | None:
         return next((each for each in self.remembered if each[:2] == (name, version)), None)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge.device_pages import (
@@ -20,6 +21,7 @@ from bridge.device_pages import (
     DevicePageError,
     DeviceRange,
     DeviceSecretHash,
+    OfferedUpdate,
     digest_of,
     read_page,
     read_signed,
@@ -31,6 +33,7 @@ from edge.broker.model.authorization import AccessRule, Ended, Operation
 from edge.broker.security import hub_devices
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.credentials import CredentialsError, CredentialSnapshot, new_user, with_secret
+from edge.broker.security.device_offers import offers_in
 from edge.broker.security.hub_device_file import FILE, HubDeviceFile, PageOutOfStep
 from edge.broker.security.hub_devices import FittedPage, HubDevices
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
@@ -325,3 +328,71 @@ class TestLimits:
         for body in (b"{}", b"x" * (512 * 1024 + 1)):
             with pytest.raises(DevicePageError):
                 read_signed(body)
+
+
+class TestOffers:
+    """Offers of campaigns, and the number that changes with them."""
+
+    OFFER = OfferedUpdate(artefact="blinker", version="1.2.0", campaign="c1")
+
+    @staticmethod
+    def offering(name: str, *offers: OfferedUpdate, enabled: bool = True, **more: Any) -> DeviceEntry:
+        return msgspec.structs.replace(device(name, secret(), enabled=enabled), offers=offers, **more)
+
+    def test_number_changes_with_offers_only(self, hub: HubSide) -> None:
+        done = msgspec.structs.replace(self.OFFER, done=True)
+        steps: list[tuple[dict[str, Any], list[Any], bool]] = [
+            ({}, [device("a", secret())], False),
+            ({}, [self.offering("b", self.OFFER)], True),
+            ({}, [msgspec.structs.replace(self.offering("b", self.OFFER), logins=())], False),
+            ({}, [device("a", secret("two"))], False),
+            ({}, [self.offering("a", self.OFFER), self.offering("b", done)], True),
+            ({}, [self.offering("b", done, enabled=False)], True),
+            ({}, [self.offering("b", done)], True),
+            ({"removed": ("b",)}, [], True),
+            ({"removed": ("c",)}, [], False),
+            ({"enabled": False}, [], True),
+            ({"enabled": True}, [], True),
+            ({"range": DeviceRange("", None)}, [self.offering("a", self.OFFER)], False),
+            ({"range": DeviceRange("", None)}, [], True),
+        ]
+        for number, (more, entries, changes) in enumerate(steps):
+            before = hub.devices.offers_revision
+            hub.send(*entries, **more)
+            assert (hub.devices.offers_revision != before) is changes, number
+        assert (list(hub.devices.offers()), hub.devices.offered_devices) == ([], 0)
+
+    def test_devices_that_are_let_in_have_offers(self, hub: HubSide, tmp_path: Path) -> None:
+        hub.send(self.offering("a", self.OFFER), self.offering("b", self.OFFER, enabled=False), device("c", secret()))
+        hub.send(self.offering("a", self.OFFER), tenant="other")
+        hub.send(self.offering("z", self.OFFER), tenant="closed", enabled=False)
+        wanted = [("a", self.OFFER), ("a@other", self.OFFER)]
+        assert sorted(hub.devices.offers()) == wanted
+        assert hub.devices.offered_devices == 2
+        again = HubDevices(tmp_path, [RULE])
+        assert sorted(again.offers()) == wanted, "after a start"
+        again.close()
+
+    def test_devices_of_the_hono_tenant_only(self, tmp_path: Path) -> None:
+        hub = HubSide(tmp_path, "FLOOR")
+        hub.send(self.offering("a", self.OFFER))
+        hub.send(self.offering("b", self.OFFER), tenant="FLOOR")
+        assert list(hub.devices.offers()) == [("b", self.OFFER)]
+
+    def test_offers_are_those_of_the_moment(self, hub: HubSide) -> None:
+        """They are read in another thread while pages come."""
+        hub.send(self.offering("a", self.OFFER))
+        taken = hub.devices.offers()
+        hub.send(self.offering("b", self.OFFER))
+        assert list(taken) == [("a", self.OFFER)]
+
+    def test_file_that_was_ahead_changes_the_number(self, hub: HubSide) -> None:
+        hub.send(self.offering("a", self.OFFER))
+        before = hub.devices.offers_revision
+        hub.devices.replace(hub.devices.read())
+        assert hub.devices.offers_revision > before
+        assert list(hub.devices.offers()) == [("a", self.OFFER)]
+
+    @pytest.mark.parametrize("damaged", [b'{"offers":', b'{"offers":[{"artefact":1}]}', b'{"offers":"\xff"}', b"[]"])
+    def test_damaged_entry_has_none(self, damaged: bytes) -> None:
+        assert offers_in(damaged) == ()
