@@ -72,9 +72,9 @@ class ArtefactGateway:
         }
         Repository(self.data).apply(parse(KINDS, msgspec.json.encode(document).decode(), "test"))
 
-    def offer(self, *devices: str, version: str = "1.2.0", withheld: bool = False) -> None:
+    def offer(self, *devices: str, version: str = "1.2.0", **fields: Any) -> None:
         """Let the hub offer a version of the blinker to devices, in addition to other offers."""
-        offer = OfferedUpdate(artefact="blinker", version=version, withheld=withheld)
+        offer = OfferedUpdate(artefact="blinker", version=version, **fields)
         self.offers += [(device, offer) for device in devices]
         self.offers_revision += 1
 

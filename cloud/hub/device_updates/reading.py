@@ -74,6 +74,7 @@ class _ReportSource(NamedTuple):
             name = device_name(self.tenant, self.address.removeprefix(_EVENTS), device)
         else:
             name = device if self.address.split("/")[-2] == device else ""
+            name = name.removesuffix(f"@{self.tenant}")  # a client of the device API that publishes as any other
         return name if 0 < len(name) <= DEVICE_CHARACTERS_MAX and name.isprintable() else None
 
     @property

@@ -12,14 +12,13 @@ from typing import Final
 import sqlalchemy as sa
 
 from bridge.device_pages import OfferedUpdate
-from cloud.hub.campaign import OFFERED, WITHHELD
+from cloud.hub.campaign import HOLDING, OFFERED, WITHHELD
 from cloud.hub.registry.device_targets import next_revision
 from cloud.hub.registry.schema import campaign_members, campaigns, device_targets
 from cloud.hub.rollout import MICROSECONDS, MemberPhase, RolloutState
 
 _SUCCEEDED: Final = frozenset((MemberPhase.CONFIRMED, MemberPhase.DONE))
 """Phases of devices that have installed the version."""
-_HOLDING: Final = (RolloutState.PAUSED, RolloutState.HALTED)
 
 
 def offers_of(tx: sa.Connection, devices_of: str, names: Sequence[str]) -> dict[str, tuple[OfferedUpdate, ...]]:
@@ -40,7 +39,7 @@ def offers_of(tx: sa.Connection, devices_of: str, names: Sequence[str]) -> dict[
     found: defaultdict[str, dict[tuple[str, str], OfferedUpdate]] = defaultdict(dict)
     for row in tx.execute(query):
         phase = MemberPhase(row.phase)
-        held = RolloutState(row.state) in _HOLDING and phase in (MemberPhase.SENT, MemberPhase.AWAY)
+        held = RolloutState(row.state) in HOLDING and phase in (MemberPhase.SENT, MemberPhase.AWAY)
         found[row.device][row.name, row.version] = OfferedUpdate(
             artefact=row.name,
             version=row.version,

@@ -156,6 +156,20 @@ class ArtefactIndex:
                 (manifest.name, manifest.version, manifest.sequence, manifest.size, envelope),
             )
 
+    def restore(self, superseded: IndexedArtefact, manifest: ArtefactManifest, envelope: bytes) -> None:
+        """Let a superseded artefact be the present one of its version again, with another signed manifest. The one that
+        was to replace it is dropped; it has no image."""
+        with self._errors(), self._transaction():
+            self._connection.execute(
+                "DELETE FROM artefacts WHERE name = ? AND version = ? AND superseded = 0",
+                (manifest.name, manifest.version),
+            )
+            self._connection.execute(
+                "UPDATE artefacts SET superseded = 0, wrong = 0, sequence = ?, envelope = ? WHERE id = ?",
+                (manifest.sequence, envelope, superseded.id),
+            )
+            self._raise_sequence(manifest.name, manifest.sequence)
+
     def replace_envelope(self, artefact: IndexedArtefact, envelope: bytes) -> None:
         """Replace the signed manifest of an artefact by another one of the same image."""
         with self._errors():
@@ -163,15 +177,12 @@ class ArtefactIndex:
 
     def mark_stored(self, artefact: IndexedArtefact, sha1: str, md5: str) -> None:
         """Record that the image is verified and on disk, and the sequence of its name, which only rises."""
-        known = self.highest_held(artefact.name)
         with self._errors(), self._transaction():
             self._connection.execute(
                 "UPDATE artefacts SET stored = 1, held = 1, wrong = 0, sha1 = ?, md5 = ? WHERE id = ?",
                 (sha1, md5, artefact.id),
             )
-            if known is None or artefact.sequence > known:
-                row = (artefact.name, artefact.sequence)
-                self._connection.execute("REPLACE INTO sequences (name, sequence) VALUES (?, ?)", row)
+            self._raise_sequence(artefact.name, artefact.sequence)
 
     def mark_missing(self, artefact: IndexedArtefact) -> None:
         """Record that the image is not on disk."""
@@ -196,6 +207,11 @@ class ArtefactIndex:
                 " (SELECT id FROM artefacts ORDER BY id DESC LIMIT ?)",
                 (REMEMBERED_MAX,),
             )
+
+    def _raise_sequence(self, name: str, sequence: int) -> None:
+        known = self.highest_held(name)
+        if known is None or sequence > known:
+            self._connection.execute("REPLACE INTO sequences (name, sequence) VALUES (?, ?)", (name, sequence))
 
     def _update(self, statement: str, artefact: IndexedArtefact) -> None:
         with self._errors():

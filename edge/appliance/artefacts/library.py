@@ -7,7 +7,7 @@ a time. `held` and `troubles` are replaced as a whole, so other threads may read
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +74,8 @@ class ArtefactTask(NamedTuple):
     """The artefact is here, and stays good if this request fails."""
     replaces: IndexedArtefact | None = None
     """Superseded artefact. Its image leaves when the first new bytes come, as there is room for one only."""
+    displaces: tuple[IndexedArtefact, ...] = ()
+    """Later artefacts of the list that `storage.bytes` has no room for then. Their images leave in the same way."""
 
     @property
     def key(self) -> Key:
@@ -105,6 +107,8 @@ class ArtefactLibrary:
         self._refused: dict[Key, ArtefactTrouble] = {}
         self._verified: dict[int, tuple[bytes, ArtefactManifest | ArtefactTrouble]] = {}
         """Manifest and result of its verification by the number of the artefact, until the configuration changes."""
+        self._outdated: set[Key] = set()
+        """Artefacts with an image of another size at the hub: their manifests are fetched first."""
         self._check_at: dict[Key, float] = {}
         """Time at which the manifest of a held artefact is fetched again."""
         self._wrong_until: dict[int, float] = {}
@@ -139,6 +143,7 @@ class ArtefactLibrary:
         known: dict[Key, HeldArtefact] = {}
         troubles = dict(self._refused)
         manifests, images, checks = list[ArtefactTask](), list[tuple[int, ArtefactTask]](), list[ArtefactTask]()
+        beyond = list[IndexedArtefact]()
         room = self._spec.storage_bytes
         for wanted in self._spec.artefacts:
             artefact = self._storage.get(*wanted.key)
@@ -164,6 +169,8 @@ class ArtefactLibrary:
             else:
                 room -= before.artefact.size
             if stored:
+                if room < 0:
+                    beyond.append(artefact)
                 if now >= self._check_at.setdefault(wanted.key, now + MANIFEST_CHECK_S):
                     checks.append(ArtefactTask(wanted, None, check=True))
                 continue
@@ -174,13 +181,15 @@ class ArtefactLibrary:
                 images.append((artefact.sequence, task))
         self.held = {key: each for key, each in known.items() if each.stored}
         self.known, self.troubles = known, troubles
-        ordered = [*manifests, *(task for _, task in sorted(images, key=lambda each: each[0])), *checks]
+        in_order = (self._image_task(task, beyond) for _, task in sorted(images, key=lambda each: each[0]))
+        ordered = [*manifests, *in_order, *checks]
         return next((task for task in ordered if self._failures.get(task.key, (0, now))[1] <= now), None)
 
     def take_manifest(self, task: ArtefactTask, envelope: bytes, now: float, utc_s: float | None) -> None:
         """Verify a manifest and accept it, or note why it is refused."""
         wanted = task.wanted
         self._check_at.pop(task.key, None)
+        self._outdated.discard(task.key)
         try:
             manifest = verify_manifest(envelope, self._keys, utc_s)
             if (manifest.name, manifest.version) != task.key:
@@ -201,8 +210,8 @@ class ArtefactLibrary:
         artefact = task.artefact
         if artefact is None or not content or self._storage.have(artefact) != task.start:
             return
-        if task.replaces is not None:
-            self._storage.evict(task.replaces)
+        for each in (*task.displaces, *([] if task.replaces is None else [task.replaces])):
+            self._storage.evict(each)
         self._storage.append(artefact, content)
         self._succeed(task)
 
@@ -232,6 +241,8 @@ class ArtefactLibrary:
             log.warning("artefact %s %s is refused (%s): %s", *task.key, why.fault.value, why)
         self._refused[task.key] = trouble
         self._failures[task.key] = 0, now + REFUSED_RETRY_S
+        if task.artefact is not None:
+            self._outdated.add(task.key)
 
     def fail(self, task: ArtefactTask, why: str, now: float, *, shown: bool) -> None:
         """Note that a request failed. `shown`: it is a problem at once, and not only after some failures."""
@@ -273,6 +284,12 @@ class ArtefactLibrary:
         if artefact is None or not isinstance(manifest, ArtefactManifest):
             return None
         return _Superseded(artefact, self._held(artefact, wanted, manifest, stored=True))
+
+    def _image_task(self, task: ArtefactTask, beyond: Sequence[IndexedArtefact]) -> ArtefactTask:
+        """Return the task for an image, or for its manifest if that is outdated. `beyond`: images without room then."""
+        if task.key in self._outdated:
+            return ArtefactTask(task.wanted, None)
+        return task._replace(displaces=tuple(beyond))
 
     def _held(
         self, artefact: IndexedArtefact, wanted: ArtefactPart, manifest: ArtefactManifest, *, stored: bool

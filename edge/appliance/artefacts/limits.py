@@ -119,6 +119,12 @@ ANSWERED_DEVICES_MAX: Final = 64
 REPORTS_WAITING_MAX: Final = 256
 """Requests that wait for the database of reports, at some 5 ms each; more are answered with 503."""
 
+REPORTS_CACHED_DEVICES: Final = 64
+"""Devices with reports in memory, as each chunk over MQTT needs them: as many as may download at once."""
+
+REPORTS_CACHED_MAX: Final = 16
+"""Reports of a device with which it is kept in memory: 64 devices with the longest reasons take 3 MB."""
+
 REPORTS_MAX: Final = 200_000
 """Reports of devices that are kept, 20 MB: four artefacts for each of 50 000 devices."""
 

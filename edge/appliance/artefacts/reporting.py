@@ -20,7 +20,7 @@ from bridge.artefacts.report import UpdateMessage, UpdateState
 from edge.appliance.artefacts.database import is_full
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.keeper import FOLDER, ArtefactKeeper
-from edge.appliance.artefacts.limits import REPORTS_WAITING_MAX
+from edge.appliance.artefacts.limits import REPORTS_CACHED_DEVICES, REPORTS_CACHED_MAX, REPORTS_WAITING_MAX
 from edge.appliance.artefacts.reports import (
     DeviceReports,
     KnownReport,
@@ -65,6 +65,10 @@ class UpdateReporting:
         self._reports: DeviceReports | None = None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks by device, while its report is being published."""
+        self._cached: dict[str, ReportedDevice] = {}
+        """Devices of the last questions: a download over MQTT has one for each chunk."""
+        self._writes = 0
+        """Number that changes at the begin and the end of each write."""
 
     async def close(self) -> None:
         """Close the database. Idempotent."""
@@ -80,12 +84,21 @@ class UpdateReporting:
         """Return what a device has reported."""
         if not self._in_use:
             return ReportedDevice()
-        return await self._run(lambda reports: reports.get(device))
+        found = self._cached.pop(device, None)
+        if found is None:
+            writes = self._writes
+            found = await self._run(lambda reports: reports.get(device))
+            if writes != self._writes or len(found.reports) > REPORTS_CACHED_MAX:
+                return found
+        self._cached[device] = found  # the last one
+        if len(self._cached) > REPORTS_CACHED_DEVICES:
+            del self._cached[next(iter(self._cached))]
+        return found
 
     async def put_device(self, device: str, board: str, version: str) -> None:
         """Record board and version of a device."""
         if self._in_use:
-            await self._run(lambda reports: reports.put_device(device, board, version))
+            await self._write(device, lambda reports: reports.put_device(device, board, version))
 
     async def former(self, device: str, name: str, version: str, digest: str) -> ReportedArtefact:
         """Return an artefact that is not for a device now, as far as it is known. `digest`: SHA-256 of its image;
@@ -136,7 +149,7 @@ class UpdateReporting:
 
     async def goes_on(self, device: str, report: KnownReport) -> None:
         """Record that a device has refused to cancel an update: it is not asked again."""
-        await self._run(lambda reports: reports.mark_going_on(device, report))
+        await self._write(device, lambda reports: reports.mark_going_on(device, report))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -183,7 +196,7 @@ class UpdateReporting:
         if not self._in_use:
             return
         try:
-            await self._run(work)
+            await self._write(device, work)
         except RequestRefused:
             log.warning("device %s: its report about %s is published, and not noted here", device, artefact.label)
 
@@ -195,6 +208,15 @@ class UpdateReporting:
         except RequestRefused:
             return None, None
         return known.about(artefact), known.last(artefact.name)
+
+    async def _write(self, device: str, work: Callable[[DeviceReports], None]) -> None:
+        """Run `work`, which changes the rows of a device, on the thread of the database."""
+        self._writes += 1
+        try:
+            await self._run(work)
+        finally:
+            self._writes += 1
+            self._cached.pop(device, None)
 
     async def _run(self, work: Callable[[DeviceReports], T]) -> T:
         """Run `work` on the thread of the database."""

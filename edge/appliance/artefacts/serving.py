@@ -238,12 +238,15 @@ class ArtefactServing:
     async def _parts(
         self, device: AdmittedDevice, artefact: HeldArtefact, file: BinaryIO, wanted: ByteRange
     ) -> AsyncIterator[bytes]:
-        """Yield the bytes of a range. The connection ends early if the image is evicted, or the device refused."""
+        """Yield the bytes of a range. The connection ends early if the image is evicted, the device refused, or the
+        artefact withheld or withdrawn: a campaign is halted for a reason."""
         await self._read_by(lambda: file.seek(wanted.start))
         left = wanted.stop - wanted.start
         while left > 0:
-            now = self._keeper.known.get(artefact.wanted.key)
-            if device.ended.done() or now is None or not now.stored or now.number != artefact.number:
+            key = artefact.wanted.key
+            now = self._keeper.known.get(key)
+            here = now is not None and now.stored and now.number == artefact.number
+            if device.ended.done() or not here or not self._keeper.may_fetch(key, device.name):
                 raise ConnectionAbortedError(f"the download of {artefact.manifest.label} was ended")
             size = min(IMAGE_READ_BYTES, left)
             content = await self._read_by(lambda size=size: file.read(size))  # type: ignore[misc]

@@ -99,9 +99,16 @@ class ArtefactStorage:
         if before is None and not self._index.remembers(manifest.name):
             words = f"{NAMES_MAX} names of artefacts are remembered here, and {manifest.name} is not one of them"
             raise ArtefactRefused(ArtefactFault.TOO_MANY_NAMES, words)
-        if before is not None and not before.stored:
+        stored = before is not None and before.stored
+        replaced = None if stored else self.before(manifest.name, manifest.version)
+        if before is not None and not stored:
             self._delete(before)
-        self._index.add(manifest, envelope)
+        if replaced is not None and _image(replaced.manifest) == _image(
+            manifest
+        ):  # the image of before is signed again
+            self._index.restore(replaced, manifest, envelope)
+        else:
+            self._index.add(manifest, envelope)
 
     def have(self, artefact: IndexedArtefact) -> int:
         """Return the bytes of the image that are here, verified or not."""
@@ -230,3 +237,7 @@ def verify_file(path: Path, manifest: ArtefactManifest, cancelled: Callable[[], 
 
 def _contents(manifest: ArtefactManifest) -> tuple[int, int, bytes]:
     return manifest.sequence, manifest.size, manifest.sha256
+
+
+def _image(manifest: ArtefactManifest) -> tuple[int, bytes]:
+    return manifest.size, manifest.sha256

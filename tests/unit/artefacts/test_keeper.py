@@ -364,6 +364,32 @@ class TestSignedAgain:
         held.run(lambda keeper: self.image(keeper) in (IMAGE, third) and self.image(keeper) == third)
         assert [each.name for each in (held.data / "artefacts").glob("*.*t")] == []
 
+    @pytest.mark.parametrize("sequence", [12, 14])
+    def test_image_that_returns_is_not_fetched_again(
+        self, held: ArtefactGateway, hub: ArtefactHubServer, sequence: int
+    ) -> None:
+        """The maker has taken the second image back before it was here."""
+        second = bytes(3 * RANGE_BYTES)
+        hub.add(second, sequence=13)
+        held.run(lambda _: self.advance(held) and (held.data / "artefacts" / "2.part").exists())
+        hub.add(sequence=sequence)
+        asked = len(hub.ranges())
+
+        def is_back(keeper: ArtefactKeeper) -> bool:
+            self.advance(held)
+            found = keeper.held.get(("blinker", "1.2.0"))
+            return found is not None and found.manifest.sequence == sequence and keeper.known == keeper.held
+
+        held.run(lambda keeper: is_back(keeper) and not (held.data / "artefacts" / "2.part").exists())
+        assert len(hub.ranges()) - asked <= 1, "the size of the image says that it is another one"
+        assert [each.name for each in (held.data / "artefacts").glob("*.*t")] == []
+        assert [each.name for each in (held.data / "artefacts").glob("*.image")] == ["1.image"]
+        assert held.fetch() == [IMAGE], "also after a start"
+        assert held.settle() == []
+        hub.add(version="1.1.0", sequence=sequence - 1)
+        held.want({"name": "blinker", "version": "1.1.0"})
+        assert "downgraded" in held.problem("downgraded")
+
     def test_untrusted_image_is_not_served_meanwhile(self, held: ArtefactGateway, hub: ArtefactHubServer) -> None:
         hub.files["blinker/1.2.0/manifest"] = sealed(self.NEW, OTHER_KEY, sequence=13)
         hub.broken.add("blinker/1.2.0/image")

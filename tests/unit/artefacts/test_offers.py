@@ -175,6 +175,21 @@ class TestKeeper:
         gateway.want({"name": "none", "version": "0"}, keys=(KEY.public.pem,))
         assert gateway.fetch() == [IMAGE]
 
+    def test_newest_campaign_displaces_others(self, gateway: ArtefactGateway, hub: ArtefactHubServer) -> None:
+        """The image of an earlier one stays until bytes of the newer one come."""
+        hub.add(version="1.3.0", sequence=13)
+        gateway.want({"name": "none", "version": "0"}, storage={"bytes": 2 * len(IMAGE) - 1})
+        gateway.offer("pump-1", begun_at=1)
+        assert gateway.fetch() == [IMAGE]
+        gateway.offer("pump-1", version="1.3.0", begun_at=2)
+        gateway.connected = False
+        gateway.settle()
+        assert BLINKER in gateway.last[0]
+        gateway.connected = True
+        assert gateway.fetch("1.3.0") == [IMAGE]
+        assert any("1.2.0" in each and "storage.bytes" in each for each in gateway.settle())
+        assert len(list((gateway.data / "artefacts").glob("*.image"))) == 1
+
     def test_more_offers_than_a_gateway_holds(self, gateway: ArtefactGateway, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "ARTEFACTS_MAX", 1)
         gateway.offer("pump-1")

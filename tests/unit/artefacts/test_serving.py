@@ -20,12 +20,12 @@ from starlette.applications import Starlette
 
 from bridge.artefacts.report import UpdateState
 from bridge.device_pages import OfferedUpdate
-from edge.appliance.artefacts import limits, reports, serving
+from edge.appliance.artefacts import limits, reporting, reports, serving
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.library import HeldArtefact
 from edge.appliance.artefacts.reporting import UpdateReporting
-from edge.appliance.artefacts.reports import DeviceReports, KnownReport, ReportedArtefact, ReportedDevice
+from edge.appliance.artefacts.reports import DeviceReports, KnownReport, ReportedArtefact, ReportedDevice, UpdateReport
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
 from edge.appliance.artefacts.serving import ArtefactServing
 from edge.broker.configuration import AuthenticationMode, DeviceApiConfiguration
@@ -382,6 +382,35 @@ def test_download_of_an_evicted_image_ends(tmp_path: Path, monkeypatch: pytest.M
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("offer", [None, {"withheld": True}])
+def test_download_ends_with_its_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offer: dict[str, Any] | None
+) -> None:
+    """The campaign is halted, or stopped."""
+    monkeypatch.setattr(serving, "IMAGE_READ_BYTES", 100)
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add(devices=("nobody",))
+        rig.keeper.offer_to("pump-1")
+        read = rig.serving._read_by
+
+        async def halting(work: Any) -> Any:
+            found = await read(work)
+            if isinstance(found, bytes):
+                rig.keeper.offers.clear()
+                if offer is not None:
+                    rig.keeper.offer_to("pump-1", **offer)
+            return found
+
+        monkeypatch.setattr(rig.serving, "_read_by", halting)
+        with pytest.raises(ConnectionAbortedError):
+            await rig.ask("GET", "/artefacts/blinker/1.2.0/image")
+        assert (await rig.ask("GET", "/artefacts/blinker/1.2.0/image")).status_code == 404
+        assert not rig.serving._downloads
+
+    run(tmp_path, test)
+
+
 def test_downloads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "DEVICE_DOWNLOADS_MAX", 0)
 
@@ -455,6 +484,47 @@ def test_database_of_another_format_is_replaced(tmp_path: Path) -> None:
     kept = DeviceReports.open(tmp_path)
     assert kept.get("pump-1") == ReportedDevice()
     kept.close()
+
+
+def test_database_is_read_once_for_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    get = DeviceReports.get
+    monkeypatch.setattr(DeviceReports, "get", lambda self, device: (read.append(device), get(self, device))[1])
+    monkeypatch.setattr(reporting, "REPORTS_CACHED_DEVICES", 2)
+    monkeypatch.setattr(reporting, "REPORTS_CACHED_MAX", 2)
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        asked = rig.serving.reporting
+        for offset in range(5):
+            await rig.serving.chunk("pump-1", manifest_of().digest, offset, 1, rig.devices)
+        assert read == ["pump-1"]
+        await asked.note(
+            "pump-1", rig.keeper.known["blinker", "1.2.0"].reported, UpdateReport(state=UpdateState.HEALTHY)
+        )
+        assert (await asked.known("pump-1")).installed("blinker") == "1.2.0"
+        await asked.put_device("pump-1", "pico-w", "1")
+        assert (await asked.known("pump-1")).board == "pico-w"
+        assert len(read) == 3
+
+        reading = asyncio.create_task(asked.known("pump-2"))
+        await asyncio.sleep(0)
+        await asked.put_device("pump-2", "esp32", "1")
+        assert (await reading).board == ""
+        assert (await asked.known("pump-2")).board == "esp32", "what was read before a change is not kept"
+
+        read.clear()
+        for device in ("pump-1", "pump-2", "pump-3", "pump-2", "pump-1"):
+            await asked.known(device)
+        assert read == ["pump-3", "pump-1"], "the one of the oldest question is forgotten"
+        for version in "123":
+            await asked.note("pump-2", ReportedArtefact("a", version), UpdateReport(state=UpdateState.HEALTHY))
+        read.clear()
+        for _ in range(2):
+            await asked.known("pump-2")
+        assert len(read) == 2, "many reports are not kept in memory"
+
+    run(tmp_path, test)
 
 
 def test_database_of_the_format_before_is_kept(tmp_path: Path) -> None:

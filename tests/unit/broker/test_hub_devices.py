@@ -380,7 +380,7 @@ class TestOffers:
         assert list(hub.devices.offers()) == [("b", self.OFFER)]
 
     def test_offers_are_those_of_the_moment(self, hub: HubSide) -> None:
-        """They are read in another thread while pages come."""
+        """A thread reads them while pages come."""
         hub.send(self.offering("a", self.OFFER))
         taken = hub.devices.offers()
         hub.send(self.offering("b", self.OFFER))

@@ -38,6 +38,16 @@ def test_event_of_a_hono_device_is_read_with_its_tenant() -> None:
 
 
 @pytest.mark.parametrize(
+    ("publisher", "name"),
+    [("pump-1@acme", "pump-1"), ("pump-1@other", "pump-1@other"), ("pump-1@acme@acme", "pump-1@acme"), ("@acme", None)],
+)
+def test_device_of_the_own_tenant_has_its_id(publisher: str, name: str | None) -> None:
+    """Over MQTT, devices of a device API have their tenant in their names."""
+    found = reports(run(f"plant/{publisher}/artefact-report", device=publisher, content=body(publisher)))
+    assert [each.device for each in found] == ([] if name is None else [name])
+
+
+@pytest.mark.parametrize(
     "other",
     [
         run("plant/pump-2/artefact-report"),
