@@ -54,7 +54,8 @@ def delivery_time_of(body: bytes, now_ms: int | None, created_ms: int | None) ->
         elif known_ms is None:
             return DeliveryTime(name, None, requested_ms)
         else:
-            each = DeliveryTime(name, requested_ms - known_ms, requested_ms)
+            at_ms = None if now_ms is None else requested_ms  # by a clock of the sender it is a delay
+            each = DeliveryTime(name, requested_ms - known_ms, at_ms)
         if (each.wait_ms or 0) > (found.wait_ms or 0 if found is not None else 0):
             found = each
     return found

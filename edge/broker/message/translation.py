@@ -64,7 +64,7 @@ PROPERTY_NAMES: Final = (
     "reply-to-group-id",
 )
 """Fields of the properties section in order (section 3.2.4)."""
-_MESSAGE_ID, _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE, _CREATION = 0, 2, 4, 5, 6, 9
+_MESSAGE_ID, _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 0, 2, 4, 5, 6
 _CREATION_TIME: Final = 9
 EXPIRY_FIELD: Final = 8
 """Index of absolute-expiry-time in the properties."""
@@ -242,7 +242,7 @@ def expiry_ms_of(properties: Sequence[Any]) -> int | None:
 
 def creation_ms_of(properties: Sequence[Any]) -> int | None:
     """Return the creation-time in milliseconds since 1970, by the sender's clock."""
-    created = properties[_CREATION]
+    created = properties[_CREATION_TIME]
     return int(created) if isinstance(created, int) and created > 0 else None
 
 

@@ -45,9 +45,9 @@ class HeldAddresses:
         self._next: list[tuple[float, int, Place]] = []
         """Heap of (time of the next try, a message of the address, key)."""
 
-    def __len__(self) -> int:
-        """Return the number of messages."""
-        return len(self._places)
+    def __contains__(self, number: int) -> bool:
+        """Return True when a message is held."""
+        return number in self._places
 
     def why(self, address: str) -> Refusal | None:
         """Return why an address is held; None if it is not."""
@@ -55,20 +55,22 @@ class HeldAddresses:
         return None if found is None else found.why
 
     def add(self, address: str, number: int) -> None:
-        """Add a due message of a held address."""
-        self.remove(number)
+        """Add a due message of a held address, which is not held itself."""
         self._all[address, None].numbers[number] = None
         self._places[number] = (address, None)
 
     def hold(self, address: str, number: int, why: Refusal, now_s: float, *, alone: bool) -> None:
-        """Hold an address, as a message was refused, which is the next one to try; `alone`: only this message."""
+        """Hold an address, as a message was refused; `alone`: only this message.
+
+        The next try is with another message, as this one may be the only cause.
+        """
         place = (address, number if alone else None)
         before = self._all.get(place)
         wait_s = min(before.wait_s * _FACTOR, _LONGEST_S) if before is not None else _FIRST_S
         self.remove(number)
         held = self._all.setdefault(place, HeldAddress(why, wait_s))
         held.why, held.wait_s, held.again_s = why, wait_s, now_s + wait_s
-        held.numbers = {number: None, **held.numbers}
+        held.numbers[number] = None
         self._places[number] = place
         heapq.heappush(self._next, (held.again_s, number, place))
 
@@ -87,11 +89,18 @@ class HeldAddresses:
 
     def release(self, address: str) -> Sequence[int]:
         """Hold an address no longer; return its messages, in order."""
-        return self._release((address, None))
+        found = self._all.pop((address, None), None)
+        if found is None:
+            return ()
+        for number in found.numbers:
+            del self._places[number]
+        return tuple(found.numbers)
 
-    def release_all(self) -> Sequence[int]:
-        """Hold nothing any longer; return all messages."""
-        return [number for place in list(self._all) for number in self._release(place)]
+    def release_all(self) -> None:
+        """Hold nothing any longer."""
+        self._all.clear()
+        self._places.clear()
+        self._next.clear()
 
     def remove(self, number: int) -> None:
         """Forget a message, if it is held."""
@@ -101,11 +110,3 @@ class HeldAddresses:
             del held.numbers[number]
             if not held.numbers:
                 del self._all[place]
-
-    def _release(self, place: Place) -> Sequence[int]:
-        found = self._all.pop(place, None)
-        if found is None:
-            return ()
-        for number in found.numbers:
-            del self._places[number]
-        return tuple(found.numbers)

@@ -24,6 +24,7 @@ import msgspec
 from bridge.hidden import hides
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.limits import (
+    SCHEDULED_AGAIN_S,
     SCHEDULED_AHEAD_MS_MAX,
     SCHEDULED_AT_ONCE,
     SCHEDULED_AT_ONCE_BYTES,
@@ -114,7 +115,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True):
 class WaitingMessage:
     """A scheduled message in memory."""
 
-    __slots__ = ("due_s", "kept", "number", "refused", "ticket", "trial")
+    __slots__ = ("due_s", "kept", "number", "refused", "ticket", "trial", "was_refused")
 
     def __init__(self, number: int, kept: ScheduledMessage, due_s: float, ticket: Ticket | None) -> None:
         self.number = number
@@ -128,6 +129,8 @@ class WaitingMessage:
         """Its publication, while its address stores it."""
         self.refused: Refusal | None = None
         """Why its address refused it or another message at the last try."""
+        self.was_refused = False
+        """True after its address refused this one."""
 
 
 @hides("content")
@@ -191,6 +194,8 @@ class ScheduledMessages:
         self._due: list[tuple[float, int]] = []
         """Heap of (due, number). An entry counts only while it has the message's own due time."""
         self._held = HeldAddresses()
+        self._refused: set[int] = set()
+        """Numbers of messages that an address refused, or that wait for such an address."""
         self._uncommitted: list[WaitingMessage] = []
         self._raised: list[tuple[Ticket, DueMessage]] = []
         """Messages that had joined the open group before their publication raised."""
@@ -203,6 +208,7 @@ class ScheduledMessages:
         """Last number."""
         self._load()
         self._clock_seen = (clock.steady, clock.good)
+        self._note_unstamped()
 
     # --- from senders -------------------------------------------------------------------------------------------
 
@@ -258,13 +264,13 @@ class ScheduledMessages:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all scheduled messages."""
+        """Bytes of all scheduled messages, without those that their addresses are storing."""
         return self._bytes
 
     @property
     def refused(self) -> int:
         """Number of due messages that wait because their address refused one."""
-        return len(self._held)
+        return len(self._refused)
 
     def __iter__(self) -> Iterator[WaitingMessage]:
         """Iterate over the messages, by number."""
@@ -309,6 +315,7 @@ class ScheduledMessages:
                 continue
             if (why := self._held.why(waiting.kept.address)) is not None:
                 waiting.refused = why
+                self._refused.add(number)
                 self._held.add(waiting.kept.address, number)
                 continue
             left, left_bytes = left - 1, left_bytes - waiting.kept.size
@@ -316,8 +323,10 @@ class ScheduledMessages:
 
     def retry(self) -> None:
         """Try all addresses again that refused a message: they may have changed."""
-        for number in self._held.release_all():
-            self._wait_until(self._waiting[number], self._now_s())
+        now_s = self._now_s()
+        self._held.release_all()
+        for number in self._refused:
+            self._wait_until(self._waiting[number], now_s)
 
     def prepare(self) -> None:
         """Do nothing: messages join the open group when they arrive."""
@@ -352,14 +361,15 @@ class ScheduledMessages:
             self._forget(waiting)
             self._release(waiting.kept.address)
 
-    def refuse(self, due: DueMessage, why: Refusal) -> None:
-        """Keep a message that its address has refused, and try again later."""
+    def refuse(self, due: DueMessage, why: Refusal, *, alone: bool = False) -> None:
+        """Keep a message that its address has refused, and try again later; `alone`: the address is not the cause."""
         waiting = due.waiting
         if waiting.trial is due:
             self._state.restore(CONTENT, _key(waiting.number), due.content)
             self._state.restore(KIND, _key(waiting.number), msgspec.msgpack.encode(waiting.kept))
             waiting.trial = None
-            self._hold(waiting, why)
+            self._bytes += waiting.kept.size
+            self._hold(waiting, why, alone=alone)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -386,9 +396,11 @@ class ScheduledMessages:
     def _forget(self, waiting: WaitingMessage) -> None:
         if self._waiting.pop(waiting.number, None) is None:
             return
-        waiting.trial = None
         self._held.remove(waiting.number)
-        self._bytes -= waiting.kept.size
+        self._refused.discard(waiting.number)
+        if waiting.trial is None:
+            self._bytes -= waiting.kept.size
+        waiting.trial = None
         count, size = self._used.pop(waiting.kept.owner)
         if count > 1:
             self._used[waiting.kept.owner] = count - 1, size - waiting.kept.size
@@ -401,18 +413,21 @@ class ScheduledMessages:
         waiting.due_s = due_s
         heapq.heappush(self._due, (due_s, waiting.number))
 
-    def _hold(self, waiting: WaitingMessage, why: Refusal) -> None:
-        """Try a refused message again later: with it all messages of its address, unless it is the only cause."""
+    def _hold(self, waiting: WaitingMessage, why: Refusal, *, alone: bool = False) -> None:
+        """Try a refused message again later, with all messages of its address, unless it is the cause (`alone`)."""
         address = waiting.kept.address
         if waiting.refused is not why:
             log.warning("scheduled message %d waits: %s refuses it: %s", waiting.number, address, why.value)
-        waiting.refused = why
-        self._held.hold(address, waiting.number, why, self._now_s(), alone=why in _OF_MESSAGE)
+        waiting.refused, waiting.was_refused = why, True
+        self._refused.add(waiting.number)
+        self._held.hold(address, waiting.number, why, self._now_s(), alone=alone or why in _OF_MESSAGE)
 
     def _release(self, address: str) -> None:
-        """Try all messages of an address now, as it took one."""
+        """Try all messages of an address now, as it took one; those that it refused come after the others."""
+        now_s = self._now_s()
         for number in self._held.release(address):
-            self._wait_until(self._waiting[number], self._now_s())
+            waiting = self._waiting[number]
+            self._wait_until(waiting, now_s + (SCHEDULED_AGAIN_S[0] if waiting.was_refused else 0.0))
 
     # --- clocks ---------------------------------------------------------------------------------------------------
 
@@ -424,17 +439,20 @@ class ScheduledMessages:
             self._clock_seen = seen
             for waiting in self._waiting.values():
                 waiting.due_s = self._due_s(waiting)
-            self._due = [(each.due_s, number) for number, each in self._waiting.items()]
+            self._due = [(each.due_s, number) for number, each in self._waiting.items() if number not in self._held]
             heapq.heapify(self._due)
-            self._unstamped = [each for each in self._waiting.values() if self._clock.good and not each.kept.good]
+            self._note_unstamped()
         for _ in range(min(SCHEDULED_AT_ONCE, len(self._unstamped))):
             self._stamp(self._unstamped.pop())
+
+    def _note_unstamped(self) -> None:
+        self._unstamped = [each for each in self._waiting.values() if self._clock.good and not each.kept.good]
 
     def _stamp(self, waiting: WaitingMessage) -> None:
         """Stamp a message from before the clock was right, so that its wait goes on after a restart."""
         if waiting.number not in self._waiting or waiting.trial is not None or waiting.ticket is not None:
             return
-        waited_ns = int((waiting.kept.wait_ms / 1e3 - self.due_in_s(waiting)) * 1e9)
+        waited_ns = int((waiting.kept.wait_ms / 1e3 - (waiting.due_s - self._now_s())) * 1e9)
         received_at = self._clock.now_ns - max(0, waited_ns)
         waiting.kept = msgspec.structs.replace(waiting.kept, received_at=received_at, good=True)
         self._state.put(KIND, _key(waiting.number), msgspec.msgpack.encode(waiting.kept))
@@ -468,9 +486,10 @@ class ScheduledMessages:
             run = msgspec.msgpack.decode(content or b"", type=Run)
         except (StoreError, msgspec.MsgspecError) as error:
             report(f"scheduled message {number}", "it cannot be read, and is tried again", error)
-            self._hold(waiting, Refusal.STORE_FAILED)
+            self._hold(waiting, Refusal.STORE_FAILED, alone=True)
             return
         waiting.trial = due = DueMessage(self, waiting, content or b"")
+        self._bytes -= kept.size  # they count at the address from now on
         ticket, gathered = self._delete_stored(number), self._store.commits.gathered
         try:
             self._router.publish(Publication(due, self._current(kept, run), _TOKEN))
@@ -479,7 +498,7 @@ class ScheduledMessages:
             if self._store.commits.gathered > gathered:
                 self._raised.append((ticket, due))
             else:
-                self.refuse(due, Refusal.STORE_FAILED)
+                self.refuse(due, Refusal.STORE_FAILED, alone=True)
 
     def _current(self, kept: ScheduledMessage, run: Run) -> Run:
         """Return the message to publish, with the time to live that is left."""

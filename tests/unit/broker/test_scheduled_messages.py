@@ -266,6 +266,17 @@ class TestClocks:
         assert site.after(1799) == []
         assert site.after(1) == [b"m"]
 
+    def test_wait_goes_on_if_the_clock_became_right_during_a_restart(self) -> None:
+        site = Site(good=False)
+        site.send(b"m", HOUR_MS)
+        site.commit()
+        site.good = True
+        site.start()
+        site.after(1200)
+        site.start()
+        assert site.after(2399) == []
+        assert site.after(1) == [b"m"]
+
     def test_changes_of_the_clock_cost_no_memory(self) -> None:
         site = Site()
         for _ in range(3):
@@ -417,6 +428,43 @@ class TestRefusingAddresses:
         site.router.quotas.configure({})
         assert len(site.after(FIRST_S)) == 1
         assert len(site.after(0)) == 5
+
+    def test_message_that_never_fits_holds_up_no_other(self) -> None:
+        site = Site()
+        site.send(b"x" * 2 * QUOTA_BYTES, 1000)
+        for number in range(20):
+            site.send(b"%d" % number, 1000)
+        site.commit()
+        site.after(2)
+        for _ in range(3):
+            site.after(2 * FIRST_S)
+        assert site.after(0) == [b"%d" % number for number in range(20)]
+        assert (site.schedule.refused, site.kept) == (1, 1)
+
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_held_messages_wait_on_when_the_clock_changes(self, count: int) -> None:
+        site = Site()
+        for _ in range(count):
+            site.send(b"x" * 2 * QUOTA_BYTES, 1000)
+        site.commit()
+        site.after(2)
+        site.good = False
+        site.after(1)
+        site.good = True
+        site.after(1, wall_s=100)
+        assert site.schedule.refused == count
+        site.router.reconfigure(site.router.addresses.table, {})
+        assert len(site.after(0)) == count
+
+    def test_room_of_the_space_is_counted_once_while_a_message_moves(self) -> None:
+        site = Site()
+        site.space_bytes = 4 * QUOTA_BYTES
+        site.start()
+        body = b"x" * (QUOTA_BYTES // 2 - len("queue/a"))
+        site.send(body, 1000)
+        site.commit()
+        site.router.quotas.bound_space(QUOTA_BYTES // 2)
+        assert site.after(2) == [body]
 
     def test_refusing_addresses_do_not_delay_others(self) -> None:
         site = Site()
