@@ -134,6 +134,10 @@ class DdiApi:
         artefact = held.reported if held is not None else await self._reporting.former_of_number(device.name, number)
         if artefact is None:
             raise _unknown_action(request, device)
+        if held is not None:
+            attempt = self._serving.attempt(held, device.name, await self._reporting.known(device.name))
+            if _requested_action(request) != _action(number, attempt):
+                return Response(status_code=200)  # a client repeats what it said of an earlier campaign
         await self._reporting.report(self._gate, device.name, artefact, report)
         return Response(status_code=200)
 

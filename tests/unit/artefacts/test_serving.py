@@ -664,6 +664,10 @@ class TestCampaigns:
             again = (await rig.links())["deploymentBase"]["href"]
             assert again != path, "clients do not try an action twice"
             assert (await rig.ask("GET", again)).json()["id"] == again.rpartition("/")[2]
+            for finished in ("failure", "success"):
+                repeated = {"status": {"execution": "closed", "result": {"finished": finished}}}
+                assert (await rig.ask("POST", f"{path}/feedback", json=repeated)).status_code == 200
+                assert rig.reports() == 1, "about the first campaign"
             for count in (2, 2):
                 assert (await rig.ask("POST", f"{again}/feedback", json=feedback)).status_code == 200
                 assert rig.reports() == count
