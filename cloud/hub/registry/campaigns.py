@@ -31,6 +31,7 @@ from cloud.hub.registry.campaign_steps import advance_campaign, has_step
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import append_events
 from cloud.hub.registry.schema import artefacts, campaign_members, campaigns
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.hub.rollout import GOING, OPEN, MemberPhase, RolloutState
 
 
@@ -68,6 +69,7 @@ class Campaigns:
         """Add a new campaign; a hub offers the version to its first wave. Raises `CampaignError`."""
 
         def work(tx: sa.Connection) -> None:
+            require_tenant(tx, record.tenant)
             _require_startable(tx, record)
             values = record._asdict() | {"state": record.state.value, "stages": stages_text(record.stages)}
             tx.execute(campaigns.insert().values(**values))

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (29, "a6488996b263a775")
+TABLES_OF_VERSION = (30, "a1b7f724143b0686")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 
