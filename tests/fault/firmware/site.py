@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 from collections import defaultdict
@@ -128,15 +129,16 @@ class ExampleSite:
     def collect(self) -> dict[str, list[paho.MQTTMessage]]:
         """Return everything that arrived since the start, or since the last collection, by topic in its order."""
         ends = {f"{level}/end" for level in COLLECTED}  # each subscription has an order of its own
+        token = secrets.token_bytes(8)  # an end of before comes again if its acknowledgement was lost
         for end in ends:
-            self.publish(end, b"")
+            self.publish(end, token)
         found: dict[str, list[paho.MQTTMessage]] = defaultdict(list)
         with self._collector() as collector:
             while ends:
                 message = collector.take()
-                if message.topic in ends:
-                    ends.remove(message.topic)
-                else:
+                if bytes(message.payload) == token:
+                    ends.discard(message.topic)
+                elif not message.topic.endswith("/end"):
                     found[message.topic].append(message)
         return found
 
