@@ -11,11 +11,13 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cloud.hub.campaigns.service import HubCampaigns
 from cloud.hub.committer import Committer
 from cloud.hub.copies import Copies
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.fleet import FleetState
 from cloud.hub.health import HubHealth
+from cloud.hub.rollout import RolloutState
 from cloud.hub.tap.service import HubTap
 from edge.health.problems import Severity
 from edge.output import logs
@@ -61,8 +63,10 @@ class _HubCollector(Collector):
         connections: Callable[[], int],
         tap: HubTap | None,
         devices: Callable[[], Mapping[str, int]],
+        campaigns: HubCampaigns,
     ) -> None:
         self._connections = connections
+        self._campaigns = campaigns
         self._devices = devices
         self._tap = tap
         self._desired = desired
@@ -145,6 +149,11 @@ class _HubCollector(Collector):
                 rollouts.add_metric([state], figures.rollouts[state])
         yield gateways
         yield rollouts
+        about = "Open campaigns."
+        campaigns = GaugeMetricFamily("waypost_hub_campaigns", about, labels=["state"])
+        for each in (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED):
+            campaigns.add_metric([each.value], self._campaigns.figures.get(each, 0))
+        yield campaigns
 
     def _device_pages(self) -> Iterator[Metric]:
         figures = self._devices()
@@ -220,13 +229,14 @@ class Metrics:
         copies: Copies,
         commands: Callable[[], CommandFigures],
         desired: DesiredConfigurations | None,
+        campaigns: HubCampaigns,
         *,
         connections: Callable[[], int],
         tap: HubTap | None = None,
         devices: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.registry = CollectorRegistry()
-        parts = (fleet, committer, health, copies, commands, desired, connections, tap, devices)
+        parts = (fleet, committer, health, copies, commands, desired, connections, tap, devices, campaigns)
         self.registry.register(_HubCollector(*parts))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",

@@ -245,9 +245,9 @@ class HubServer:
 
     def _make_alerts(self, registry: sa.URL) -> HubAlerts:
         """Make the alert service."""
-        data = self._configuration.data
-        figures = partial(_hub_figures, self._health, self._committer, self._commands, self._desired)
-        measures = HubMeasures(figures, data / PROOF, _now_us(), hub=self._id, leads=self._availability.replicas.leads)
+        data, leads = self._configuration.data, self._availability.replicas.leads
+        figures = partial(_hub_figures, self._health, self._committer, self._commands, self._desired, self._campaigns)
+        measures = HubMeasures(figures, data / PROOF, _now_us(), hub=self._id, leads=leads)
         gateways, name = self._views.of(None).gateways, socket.gethostname()
         return HubAlerts(registry, self._id, measures, gateways, time.time, name=name)
 
@@ -320,8 +320,9 @@ class HubServer:
 
     def _make_metrics(self) -> Metrics:
         parts = (self._fleet, self._committer, self._health, self._copies, lambda: self._commands.figures)
+        more = (self._desired, self._campaigns)
         listener, tap, devices = self._connections.listener, self._tap, lambda: self._devices.figures
-        return Metrics(*parts, self._desired, connections=lambda: len(listener.drivers), tap=tap, devices=devices)
+        return Metrics(*parts, *more, connections=lambda: len(listener.drivers), tap=tap, devices=devices)
 
     def _users_trouble(self) -> str | None:
         """Return why users or their changes are not in effect; None if they are."""
@@ -642,7 +643,11 @@ class HubServer:
 
 
 def _hub_figures(
-    health: HubHealth, committer: Committer, commands: HubCommands, desired: DesiredConfigurations | None
+    health: HubHealth,
+    committer: Committer,
+    commands: HubCommands,
+    desired: DesiredConfigurations | None,
+    campaigns: HubCampaigns,
 ) -> HubFigures:
     """Return the hub's own figures for the alert rules."""
     fault = committer.fault
@@ -653,6 +658,7 @@ def _hub_figures(
         commands=commands.figures,
         halted=desired.figures.halted if desired is not None else None,
         configurations=desired.figures.gateways if desired is not None else {},
+        campaigns=campaigns,
     )
 
 

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from cloud.hub.alerts.rules import BY_NAME, OF_GATEWAYS, RULES, AlertRule, Measure
 from cloud.hub.fleet_view import SLICE, SeenGateway
 from cloud.hub.groups import Key
 from cloud.hub.labels import Labels
 from cloud.hub.metrics import CommandFigures
+from cloud.hub.registry.campaign_rows import CampaignRecord
 from cloud.hub.registry.commands import CommandState
 from cloud.hub.registry.rollouts import RolloutRecord
+from cloud.hub.rollout import RolloutState
 from edge.health.problems import HealthProblem, Severity
 
 PROOF: Final = "proof.prom"
@@ -30,7 +32,7 @@ _FAILED: Final = ("refused", "rolled-back")
 
 _RULES_OF: Final[Mapping[Measure, AlertRule]] = {rule.measure: rule for rule in RULES}
 
-_SHARED: Final = (Measure.ROLLOUTS_HALTED, Measure.CONFIGURATIONS_FAILED)
+_SHARED: Final = (Measure.ROLLOUTS_HALTED, Measure.CAMPAIGNS_HALTED, Measure.CONFIGURATIONS_FAILED)
 SHARED_RULES: Final = frozenset(_RULES_OF[each].name for each in _SHARED)
 """Rules about no gateway that are true for all hubs of a registry: one of them measures."""
 _SETTLING_US: Final = 1_000_000 * max(_RULES_OF[each].window_s for each in (Measure.DROPPED, Measure.COMMANDS_LOST))
@@ -74,6 +76,18 @@ class AlertReadings:
     """Gateways that are connected to another hub, which measures them."""
 
 
+class CampaignFigures(Protocol):
+    """Campaigns of a hub, as far as they are measured."""
+
+    @property
+    def figures(self) -> Mapping[RolloutState, int]:
+        """Number of campaigns that run, are paused or halted, by state."""
+
+    @property
+    def halted(self) -> Sequence[CampaignRecord]:
+        """Some of those that are halted."""
+
+
 class HubFigures(NamedTuple):
     """Figures of the hub itself for one measurement."""
 
@@ -85,6 +99,7 @@ class HubFigures(NamedTuple):
     """Halted roll-outs; None without configurations."""
     configurations: Mapping[str, int]
     """Gateways by state of their configuration."""
+    campaigns: CampaignFigures
 
 
 class RecentIncrease:
@@ -235,6 +250,10 @@ class HubMeasures:
                 count = figures.configurations.get(state, 0)
                 what = f"{count} gateways have not applied their configuration ({state})"
                 yield Measure.CONFIGURATIONS_FAILED, state, count, what
+
+        halted = figures.campaigns.figures.get(RolloutState.HALTED, 0)
+        why = "; ".join(f"{one.id}: {one.why}" for one in figures.campaigns.halted[:3])
+        yield Measure.CAMPAIGNS_HALTED, "", halted, f"a campaign is halted: {why}" if why else ""
 
     def _lake(self, now_us: int) -> Iterator[tuple[Measure, str, float | None, str]]:
         """Yield the figures of the last proof; nothing without one."""

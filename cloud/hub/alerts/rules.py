@@ -50,6 +50,7 @@ class Measure(StrEnum):
     LANDING_FAILING = "1 while nothing can be landed"
     COMMANDS_LOST = "commands not delivered within the window, by state"
     ROLLOUTS_HALTED = "halted roll-outs"
+    CAMPAIGNS_HALTED = "halted campaigns"
     CONFIGURATIONS_FAILED = "gateways without their configuration, by state"
     LAKE_UNEXPLAINED = "unexplained messages in the last proof"
     LAKE_TWICE = "messages that are in the lake twice, in the last proof"
@@ -204,6 +205,13 @@ RULES: Final = (
         "{{ $labels.instance }}: a roll-out of a configuration is halted",
         "a roll-out of a configuration is halted",
         "waypost rollout status shows the reason; then run waypost rollout resume or abort",
+    ),
+    AlertRule(
+        "WaypostCampaignHalted", _HUB, Measure.CAMPAIGNS_HALTED, _ABOVE, 0, 0, _WARNING,
+        'waypost_hub_campaigns{state="halted"} $is',
+        "{{ $labels.instance }}: a campaign of device updates is halted",
+        "a campaign of device updates is halted",
+        "waypost campaign list shows the reason; then run waypost campaign resume or stop",
     ),
     AlertRule(
         "WaypostConfigurationNotTaken", _HUB, Measure.CONFIGURATIONS_FAILED, _ABOVE, 0, 2 * MINUTE, _WARNING,

@@ -108,8 +108,9 @@ class _CampaignApi:
         if not (new.devices or new.selector or new.group):
             raise RequestRefused(400, "choose the devices: devices, selector or group is missing")
         draft = draft_of(tenant, by, new)
-        members = await self._campaigns.read(lambda database: find_devices(database, draft))
-        record = await self._campaigns.change(lambda database: start_campaign(Campaigns(database), draft, members))
+        async with self._campaigns.starting:
+            members = await self._campaigns.read(lambda database: find_devices(database, draft))
+            record = await self._campaigns.change(lambda database: start_campaign(Campaigns(database), draft, members))
         about = {"artefact": f"{new.artefact} {new.version}", "waves": new.waves, "why": new.note}
         note_change(request, subject=record.id, tenant=tenant, after=about)
         return await self._shown(record.tenant, record.id, 201)

@@ -13,6 +13,10 @@ QUERIES_MAX: Final = 64
 STEPS_AT_ONCE_MAX: Final = 100
 """Steps of one campaign before the others have their turn: 50 000 offers, in some seconds."""
 
+DONE_AT_ONCE_MAX: Final = 4
+"""Campaigns that are done of which one look examines the devices: with 100 000 devices each, one second. If there are
+more they take turns, so of the 64 of a tenant each is examined every half a minute."""
+
 HALTED_SHOWN_MAX: Final = 20
 """Halted campaigns among the problems of a hub."""
 

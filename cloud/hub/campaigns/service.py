@@ -1,7 +1,8 @@
 """Campaigns of a hub on the event loop: advances them, and answers requests.
 
-The registry work runs in two threads with connections of their own: queries and looks do not delay a landing. Every hub
-of a registry advances all campaigns; a step that another one made is not repeated.
+The registry work runs in three threads with connections of their own, for changes, queries and looks: they delay no
+landing, and a long query delays no look. Every hub of a registry advances all campaigns; a step that another one made
+is not repeated.
 """
 
 from __future__ import annotations
@@ -9,12 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import sqlalchemy as sa
 
-from cloud.hub.campaigns.limits import CHECK_INTERVAL_S, HALTED_SHOWN_MAX, QUERIES_MAX, STEPS_AT_ONCE_MAX
+from cloud.hub.campaigns.limits import (
+    CHECK_INTERVAL_S,
+    DONE_AT_ONCE_MAX,
+    HALTED_SHOWN_MAX,
+    QUERIES_MAX,
+    STEPS_AT_ONCE_MAX,
+)
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
 from cloud.hub.registry.campaigns import Campaigns
 from cloud.hub.registry.database import Database
@@ -40,11 +48,18 @@ class HubCampaigns:
         """Reason why campaigns do not advance; None if they do."""
         self.halted: Sequence[CampaignRecord] = ()
         """Halted campaigns, `HALTED_SHOWN_MAX` of them."""
+        self.figures: Mapping[RolloutState, int] = {}
+        """Number of campaigns that run, are paused or halted, by state."""
         self._halted: frozenset[str] = frozenset()
         """Ids of all halted campaigns."""
         self._interval_s = interval_s
         self._writer = RegistryThread("campaigns", registry)
         self._reader = RegistryThread("campaigns-reading", registry, reading=True)
+        self._looker = RegistryThread("campaigns-looking", registry, reading=True)
+        self._turn = 0
+        """Looks so far: each examines other campaigns of those that are done."""
+        self.starting = asyncio.Lock()
+        """Held by the start of a campaign: the devices that one chooses take up to 100 MB."""
         self._asked = 0
         self._advancing: asyncio.Task[None] | None = None
 
@@ -52,6 +67,7 @@ class HubCampaigns:
         """Open the registry, and start to advance campaigns. Raises `RegistryError`."""
         await self._writer.open()
         await self._reader.open()
+        await self._looker.open()
         self._advancing = asyncio.get_running_loop().create_task(self._advance_all(), name="campaigns")
 
     async def close(self) -> None:
@@ -61,6 +77,7 @@ class HubCampaigns:
             advancing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await advancing
+        await self._looker.close()
         await self._reader.close()
         await self._writer.close()
 
@@ -92,13 +109,15 @@ class HubCampaigns:
         """Advance all campaigns once; return the first fault. A fault of one campaign does not hold up the others."""
         first: Exception | None = None
         try:
-            for campaign in await self._reader.run(self._due):
+            for campaign in await self._looker.run(self._due):
                 try:
                     await self._advance(campaign)
                 except Exception as error:
                     error.add_note(f"of campaign {campaign}")
                     first = first or error
-            going = await self._reader.run(lambda database: Campaigns(database).going())
+            await self._forget_old()
+            going = await self._looker.run(lambda database: Campaigns(database).going())
+            self.figures = Counter(each.state for each in going)
             self._note_halted([each for each in going if each.state is RolloutState.HALTED])
         except Exception as error:  # the task must not end
             first = first or error
@@ -126,8 +145,20 @@ class HubCampaigns:
 
     def _due(self, database: Database) -> list[str]:
         """Return the campaigns with something to do: a look does not delay those who write."""
-        campaigns = Campaigns(database)
-        return [each for each in campaigns.offering() if campaigns.has_step(each)]
+        campaigns, self._turn = Campaigns(database), self._turn + 1
+        every = campaigns.offering()
+        done = [each.id for each in every if each.done]
+        first = self._turn * DONE_AT_ONCE_MAX % max(len(done), 1)
+        seen = [*(each.id for each in every if not each.done), *[*done[first:], *done[:first]][:DONE_AT_ONCE_MAX]]
+        return [each for each in seen if campaigns.has_step(each)]
+
+    async def _forget_old(self) -> None:
+        """Delete old campaigns, some devices in each transaction."""
+        if not await self._looker.run(lambda database: Campaigns(database).has_old()):
+            return
+        for _ in range(STEPS_AT_ONCE_MAX):
+            if not await self._writer.run(lambda database: Campaigns(database).forget_old()):
+                return
 
     def _note_halted(self, halted: Sequence[CampaignRecord]) -> None:
         for each in halted:

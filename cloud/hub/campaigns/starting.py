@@ -38,11 +38,11 @@ class NoDeviceChosen(LookupError):
 def find_devices(database: Database, draft: CampaignDraft) -> dict[str, dict[str, str]]:
     """Return the labels of the devices of a campaign, by id; the database may be one for reading. Raises
     `CampaignError`, `NoDeviceChosen`, `UnknownDeviceTenant` and `RegistryError`."""
-    labelled = choose_devices(database, draft.tenant, draft.devices_of, draft.target)
+    labelled = choose_devices(database, draft.tenant, draft.devices_of, draft.target, CAMPAIGN_DEVICES_MAX)
     if not labelled:
         raise NoDeviceChosen(f"no device of tenant {draft.devices_of} is chosen")
     if len(labelled) > CAMPAIGN_DEVICES_MAX:
-        words = f"{len(labelled)} devices are more than {CAMPAIGN_DEVICES_MAX}, the limit of one campaign"
+        words = f"more than {CAMPAIGN_DEVICES_MAX} devices are chosen, the limit of one campaign"
         raise CampaignError(f"{words}: choose fewer, and start another one when it is done")
     return labelled
 

@@ -7,13 +7,14 @@ from typing import Final
 import sqlalchemy as sa
 
 from bridge.artefacts.report import UpdateState
-from cloud.hub.campaign import FALLIBLE, HOLDING, PROGRESS, CampaignStep, move_member, plan_campaign
+from cloud.hub.campaign import FALLIBLE, HOLDING, OFFERED, PROGRESS, CampaignStep, move_member, plan_campaign
 from cloud.hub.limits import FAILURE_EARLY_S_MAX, SUCCESS_EARLY_S_MAX
 from cloud.hub.registry.campaign_rows import (
     REPORT_NAME,
     CampaignRecord,
     campaign_of,
     counts_of,
+    mark_members,
     member_rows,
     set_state,
     update_members,
@@ -66,9 +67,11 @@ def _movable(record: CampaignRecord, now_us: int) -> sa.ColumnElement[bool]:
 def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
     """Return whether a campaign has a step to make."""
     record = campaign_of(tx, campaign)
+    if record.marked_to is not None:
+        return True
     if record.closed:
         return False
-    if record.ends_at is not None and record.ends_at <= now_us:
+    if _has_ended(tx, record, now_us):
         return True
     if tx.execute(with_reports(campaign).where(_movable(record, now_us)).limit(1)).first() is not None:
         return True
@@ -80,23 +83,36 @@ def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
 
 def advance_campaign(tx: sa.Connection, campaign: str, now_us: int) -> bool:
     record = campaign_of(tx, campaign)
+    if record.marked_to is not None:
+        mark_members(tx, record)
+        return True
     if record.closed:  # another hub was faster
         return False
-    if record.ends_at is not None and record.ends_at <= now_us:
+    if _has_ended(tx, record, now_us):
         why = "its time has ended" if record.state is not RolloutState.DONE else ""
-        set_state(tx, record, RolloutState.DONE, why, now_us, closed=True)
-        return False
-    if _move_members(tx, record, now_us):
-        return True
-    if record.state not in _PLANNED:
-        return False
-    done, counts = record.state is RolloutState.DONE, counts_of(tx, campaign)
-    step = plan_campaign(record.wave, record.pace, counts, _failures(tx, campaign), done=done)
+        return set_state(tx, record, RolloutState.DONE, why, now_us, closed=True).marked_to is not None
+    return _move_members(tx, record, now_us) or (record.state in _PLANNED and _make_step(tx, record, now_us))
+
+
+def _make_step(tx: sa.Connection, record: CampaignRecord, now_us: int) -> bool:
+    """Make the step that follows from the phases of all members; return whether there may be more to do."""
+    done, counts = record.state is RolloutState.DONE, counts_of(tx, record.id)
+    step = plan_campaign(record.wave, record.pace, counts, _failures(tx, record.id), done=done)
     if step.widen:
         return _widen(tx, record, step.widen)
     if (step.wave, step.state) != (record.wave, record.state):
         record = _set_step(tx, record, step, now_us)
-    return step.send and send_offers(tx, record, now_us)
+    return record.marked_to is not None or (step.send and send_offers(tx, record, now_us))
+
+
+def _has_ended(tx: sa.Connection, record: CampaignRecord, now_us: int) -> bool:
+    """Return whether a campaign has nothing to offer any more: its time is over, or later ones have its devices."""
+    if record.ends_at is not None and record.ends_at <= now_us:
+        return True
+    if record.state is not RolloutState.DONE:
+        return False
+    mine = (campaign_members.c.campaign == record.id, campaign_members.c.phase.in_([each.value for each in OFFERED]))
+    return tx.execute(sa.select(campaign_members.c.device).where(*mine).limit(1)).first() is None
 
 
 def _move_members(tx: sa.Connection, record: CampaignRecord, now_us: int) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import translate
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,13 +28,17 @@ class DeviceTarget(NamedTuple):
     group: str | None = None
     """Group of acting devices (`memberOf`)."""
 
-    def matches(self, device: str, labels: Mapping[str, str], groups: Sequence[str]) -> bool:
-        """Return whether a device is chosen."""
-        return (
-            (not self.patterns or any(fnmatchcase(device, each) for each in self.patterns))
-            and (self.selector is None or self.selector.matches(labels))
-            and (self.group is None or self.group in groups)
-        )
+    def named(self) -> Callable[[str], object]:
+        """Return a function of ids that is true for those that are chosen by the patterns: one search for all of
+        them."""
+        if not self.patterns:
+            return lambda _: True
+        return re.compile("|".join(translate(each) for each in self.patterns)).match
+
+    def matches(self, labels: Mapping[str, str], groups: Sequence[str]) -> bool:
+        """Return whether a device is chosen by labels and group."""
+        chosen = self.selector is None or self.selector.matches(labels)
+        return chosen and (self.group is None or self.group in groups)
 
 
 class _LabelPart(msgspec.Struct, frozen=True):
@@ -49,20 +54,27 @@ class _RegistrationPart(msgspec.Struct, frozen=True):
     member_of: list[str] = msgspec.field(name="memberOf", default_factory=list)
 
 
-def choose_devices(database: Database, tenant: str, devices_of: str, target: DeviceTarget) -> dict[str, dict[str, str]]:
-    """Return the labels of the chosen devices of a device tenant that `tenant` owns, by id. Some transactions; raises
-    `RegistryError`, `UnknownDeviceTenant`."""
+def choose_devices(
+    database: Database, tenant: str, devices_of: str, target: DeviceTarget, most: int
+) -> dict[str, dict[str, str]]:
+    """Return the labels of the chosen devices of a device tenant that `tenant` owns, by id: of one more than `most` if
+    there are more. Some transactions; raises `RegistryError`, `UnknownDeviceTenant`."""
     owner = sa.select(device_tenants.c.owner).where(device_tenants.c.tenant == devices_of)
     if database.transaction(lambda tx: tx.execute(owner).scalar()) != tenant:
         raise UnknownDeviceTenant(devices_of)
     found: dict[str, dict[str, str]] = {}
+    named = target.named()
     for device, document in _read(database, devices_of):
+        if not named(device):
+            continue
         try:
             known = msgspec.json.decode(document, type=_RegistrationPart)
         except msgspec.MsgspecError:  # gateways refuse it too
             continue
-        if target.matches(device, known.ext.waypost.labels, known.member_of):
+        if target.matches(known.ext.waypost.labels, known.member_of):
             found[device] = known.ext.waypost.labels
+            if len(found) > most:
+                break
     return found
 
 

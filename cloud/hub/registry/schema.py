@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 30
+SCHEMA_VERSION = 31
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -645,6 +645,7 @@ campaigns = sa.Table(
     sa.Column("stages", sa.Text, nullable=False),
     sa.Column("ends_at", sa.BigInteger, nullable=True),
     sa.Column("closed", sa.Boolean, nullable=False),
+    sa.Column("marked_to", sa.String(255), nullable=True),
     sa.Index("campaigns_of", "tenant", "made_at"),
 )
 campaign_members = sa.Table(

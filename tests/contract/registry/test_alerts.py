@@ -27,8 +27,10 @@ from cloud.hub.fleet_view import SeenGateway, classify
 from cloud.hub.groups import GatewaySession, Presence
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, Alerts, MuteRecord, ReceiverRecord, RuleSettings
+from cloud.hub.registry.campaign_rows import CampaignRecord
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.hubs import HubRecord, Hubs
+from cloud.hub.rollout import RolloutState
 from cloud.hub.webhooks.sending import make_secret
 from edge.health.problems import HealthProblem, Severity
 from tests.contract.registry.conftest import HERE, THERE, Place
@@ -37,6 +39,11 @@ from tests.support.notified import MailServer, WebhookServer
 START_S = 1_800_000_000.0
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 ALL = AlertFilter()
+
+
+def halted_campaign() -> CampaignRecord:
+    shown = ("c1", "acme", 1, "anna", "", "blinker", "1.2.0", "acme", None)
+    return CampaignRecord(*shown, 1, 1, 0, 100, 0, RolloutState.HALTED, "device a: no boot", [], None, False)
 
 
 class World:
@@ -50,6 +57,8 @@ class World:
         self.problems: list[HealthProblem] = []
         self.commands: Counter[str] = Counter()
         self.failing = False
+        self.figures: Counter[RolloutState] = Counter()
+        self.halted: list[CampaignRecord] = []
         self.tables = Alerts(place.url)
         self.alerts = self.restarted()
 
@@ -61,7 +70,7 @@ class World:
 
     def _figures(self) -> HubFigures:
         commands = CommandFigures({}, dict(self.commands))
-        return HubFigures(self.problems, self.failing, "no space left", commands, [], {})
+        return HubFigures(self.problems, self.failing, "no space left", commands, [], {}, self)
 
     async def _gateways(self) -> Sequence[SeenGateway]:
         now_us = int(self.now_s * 1e6)
@@ -207,6 +216,8 @@ class TestFiring:
             world.failing = True
             world.problems = [HealthProblem("landing", "it fails", "2026-01-01T00:00:00+00:00", "df", Severity.ERROR)]
             world.commands["expired"] = 11
+            world.figures[RolloutState.HALTED] = 1
+            world.halted = [halted_campaign()]
             await world.after()
             assert "WaypostLossUnexplained" not in world.alerts.measured
             metrics = {"unexplained": 3, "twice": 0, "findings": 0, "proved_timestamp_seconds": int(world.now_s)}
@@ -218,7 +229,10 @@ class TestFiring:
             fired = {each.rule for each in world.all("firing")}
             assert fired == {
                 "WaypostLandingFails", "WaypostHubProblem", "WaypostCommandsNotDelivered", "WaypostLossUnexplained",
+                "WaypostCampaignHalted",
             }  # fmt: skip
+            [halted] = [each for each in world.all() if each.rule == "WaypostCampaignHalted"]
+            assert "c1: device a: no boot" in halted.what
             lost = next(each for each in world.all() if each.rule == "WaypostCommandsNotDelivered")
             assert "11 commands" in lost.what
             assert "--state expired" in lost.next_step

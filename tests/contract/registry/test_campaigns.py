@@ -12,114 +12,31 @@ import pytest
 import sqlalchemy as sa
 
 from bridge.device_pages import OfferedUpdate
-from cloud.hub.campaign import CampaignPace
 from cloud.hub.campaigns import starting
-from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, find_devices, start_campaign
+from cloud.hub.campaigns.starting import NoDeviceChosen, find_devices, start_campaign
 from cloud.hub.labels import parse_selector
+from cloud.hub.registry import campaign_rows
 from cloud.hub.registry import campaign_sending as sending
 from cloud.hub.registry import campaign_steps as steps
 from cloud.hub.registry import campaigns as module
-from cloud.hub.registry.artefacts import ArtefactInUse, ArtefactRow, RegisteredArtefacts
-from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
+from cloud.hub.registry.artefacts import ArtefactInUse, RegisteredArtefacts
+from cloud.hub.registry.campaign_rows import UnknownCampaign
 from cloud.hub.registry.campaign_states import OLDER_COPY, pause_campaigns
 from cloud.hub.registry.campaigns import CampaignError, Campaigns
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.device_changes import DeviceChanges
-from cloud.hub.registry.device_choice import DeviceTarget
+from cloud.hub.registry.device_choice import DeviceTarget, choose_devices
 from cloud.hub.registry.device_targets import restart_gateways
 from cloud.hub.registry.device_tenants import UnknownDeviceTenant
 from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateFilter
-from cloud.hub.registry.devices import DeviceLink, LinkKind, NewDeviceRow, RegisteredDevices, TenantLimits
+from cloud.hub.registry.devices import NewDeviceRow, RegisteredDevices
 from cloud.hub.registry.dialects import Sqlite
 from cloud.hub.registry.events import EventType, utc_us
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.rollout import MemberPhase, RolloutState, WavesError
 from tests.contract.registry.conftest import Place
-from tests.support.device_pages import PageGateway
+from tests.support.campaign_site import CampaignSite, S
 
-S = 1_000_000
-PACE = CampaignPace(soak_s=10, away_s=100, failures_max=0, enough_percent=100)
-
-
-class Site:
-    """Registry with artefacts and devices, and a gateway that follows it."""
-
-    def __init__(self, database: Database, place: Place) -> None:
-        self.database, self.place = database, place
-        self.now = 1_000
-        self.campaigns = Campaigns(database, lambda _: self.now * S)
-        self.sequence = 0
-        self.hall, self.roof = PageGateway(("acme", "hall")), PageGateway(("acme", "roof"))
-
-    def store(self, version: str, number: int) -> None:
-        row = ArtefactRow("acme", "blinker", version, "firmware", number, f"{number:064}", 1, f"{number:032}", b"e", "k", 1, "a")  # fmt: skip  # noqa: E501
-        artefacts = RegisteredArtefacts(self.database)
-        artefacts.store(artefacts.add(row), 1)
-
-    def register(self, device: str, *gateways: str, tenant: str = "acme", group: str = "", **labels: str) -> None:
-        document: dict[str, Any] = {"enabled": True, "ext": {"waypost": {"gateways": gateways, "labels": labels}}}
-        links = []
-        if group:
-            document["memberOf"], links = [group], [DeviceLink(LinkKind.MEMBER_OF, group)]
-        new = NewDeviceRow(tenant, device, json.dumps(document), links, self.now * S, "anna")
-        RegisteredDevices(self.database).add(new, TenantLimits("acme", lambda _: 1_000_000))
-
-    def remove(self, device: str) -> None:
-        RegisteredDevices(self.database).remove("acme", device, lambda _: None)
-
-    def start(self, *patterns: str, version: str = "1.2.0", waves: str = "100%", **fields: Any) -> str:
-        draft = self.draft(*patterns, version=version, waves=waves, **fields)
-        return start_campaign(self.campaigns, draft, find_devices(self.database, draft)).id
-
-    def draft(self, *patterns: str, version: str = "1.2.0", waves: str = "100%", **fields: Any) -> CampaignDraft:
-        target = fields.pop("target", DeviceTarget(patterns or ("*",)))
-        pace = PACE._replace(**{name: fields.pop(name) for name in PACE._fields if name in fields})
-        given = {"devices_of": "acme", "ends_at": None, **fields}
-        return CampaignDraft(
-            tenant="acme", name="blinker", version=version, target=target, waves=waves, pace=pace, made_by="anna",
-            note="", **given,
-        )  # fmt: skip
-
-    def run(self, campaign: str, seconds: int = 0) -> CampaignRecord:
-        """Let time pass, and advance a campaign as far as it goes."""
-        self.now += seconds
-        while self.campaigns.has_step(campaign):  # as the looks of a hub
-            while self.campaigns.advance(campaign):
-                pass
-        return self.campaigns.get(campaign)
-
-    def report(
-        self,
-        device: str,
-        *states: str,
-        version: str = "1.2.0",
-        reason: str = "",
-        gateway: str = "hall",
-        ago: int = 0,
-        ahead: int = 0,
-    ) -> None:
-        """Let a hub take reports of a device together. `ago`: seconds since the gateway received them; `ahead`: by
-        which the clock of the hub is ahead."""
-        reports = []
-        for state in states:
-            self.sequence += 1
-            name = ("acme", "blinker", version, device, state, reason, gateway, gateway, self.sequence)
-            reports.append(DeviceUpdate(*name, (self.now - ago) * S, (self.now + ahead) * S))
-        DeviceUpdates(self.database).record(reports)
-
-    def phases(self, campaign: str) -> dict[str, str]:
-        return {each.member.device: each.member.phase.value for each in self.campaigns.members(campaign, None, "", 999)}
-
-    def offers(self, gateway: PageGateway | None = None) -> dict[str, list[tuple[str, bool]]]:
-        """Let a gateway get its pages; return the offered versions of its devices, and whether they are withheld."""
-        mine = gateway or self.hall
-        mine.fetch(DeviceChanges(self.database))
-        there = mine.devices.get("acme", {})
-        return {
-            name: [(offer.version, offer.withheld) for offer in each.offers]
-            for name, each in there.items()
-            if each.offers
-        }
+Site = CampaignSite
 
 
 def limit_parameters(database: Database) -> None:
@@ -138,7 +55,7 @@ def limit_parameters(database: Database) -> None:
 @pytest.fixture
 def site(place: Place) -> Iterator[Site]:
     with contextlib.closing(open_registry(place.url).database) as database:
-        made = Site(database, place)
+        made = Site(database)
         made.store("1.1.0", 11)
         made.store("1.2.0", 12)
         for name in ("a", "b", "c", "d"):
@@ -610,9 +527,145 @@ def test_limits_of_a_tenant(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
         site.now += 1
         ended.append(site.start("a"))
         site.campaigns.stop(ended[-1])
-    kept = [each.id for each in site.campaigns.page("acme", None, 9)]
-    assert kept == [ended[3], ended[2], ended[1]][: len(kept)]
-    assert len(kept) <= 3
+    assert site.campaigns.has_old()
+    while site.campaigns.forget_old():
+        pass
+    assert not site.campaigns.has_old()
+    assert [each.id for each in site.campaigns.page("acme", None, 9)] == [ended[3], ended[2]]
+    with pytest.raises(UnknownCampaign):
+        site.campaigns.members(ended[0], None, "", 9)
+    going = site.start("a")
+    with pytest.raises(CampaignError):
+        site.start("b", version="1.1.0")
+    site.campaigns.stop(going)
+
+
+def test_old_campaign_is_deleted_in_parts(site: Site, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CAMPAIGNS_KEPT", 0)
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 3)
+    for patterns, expected in ((["*"], [1, 0]), (["a", "b"], [0]), (["[abc]"], [0, 0])):
+        campaign = site.start(*patterns)
+        site.campaigns.stop(campaign)
+        left = []
+        while site.campaigns.forget_old():
+            left.append(place.execute("SELECT count(*) FROM campaign_members")[0][0])
+        assert left == expected
+        with pytest.raises(UnknownCampaign):
+            site.campaigns.get(campaign)
+
+
+def test_interrupted_start_offers_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub ends between two of its transactions; another start follows."""
+    monkeypatch.setattr(module, "ADDED_AT_ONCE", 2)
+    draft = site.draft()
+    labelled = find_devices(site.database, draft)
+    original, left = site.database.transaction, 0
+
+    def transaction(work: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return original(work)
+
+    for count in (2, 3, 4):  # the time, the campaign, two parts, the end
+        left = count
+        with monkeypatch.context() as patch:
+            patch.setattr(site.database, "transaction", transaction)
+            with pytest.raises(KeyboardInterrupt):
+                start_campaign(site.campaigns, draft, labelled)
+    for record in site.campaigns.page(None, None, 9):
+        assert (record.state, record.closed, record.why != "") == (RolloutState.ABORTED, True, True)
+    assert (site.campaigns.offering(), site.offers()) == ([], {})
+    campaign = site.start()
+    assert site.run(campaign).why == ""
+    assert len(site.offers()) == 4
+
+
+def test_start_that_was_deleted_by_another_hub_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the registry was set back, so the new campaign is the oldest."""
+    monkeypatch.setattr(module, "CAMPAIGNS_KEPT", 0)
+    draft = site.draft()
+    labelled = find_devices(site.database, draft)
+    original = site.database.transaction
+    left = 3  # the time, the campaign, its devices
+
+    def transaction(work: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            site.campaigns.forget_old()
+        return original(work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.database, "transaction", transaction)
+        with pytest.raises(CampaignError):
+            start_campaign(site.campaigns, draft, labelled)
+    assert site.campaigns.page(None, None, 9) == []
+
+
+def test_changed_state_is_passed_on_in_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state is in force at once, and each gateway gets it some steps later, also after a kill."""
+    monkeypatch.setattr(campaign_rows, "MARKED_AT_ONCE", 2)
+    site.register("e", "hall")
+    campaign = site.start()
+    site.run(campaign)
+    assert len(site.offers()) == 5
+    site.campaigns.pause(campaign)
+    assert site.campaigns.get(campaign).marked_to == "b"
+    assert {name for name, [(_, withheld)] in site.offers().items() if withheld} == {"a", "b"}
+    assert [each.done for each in site.campaigns.offering()] == [False]
+    assert site.campaigns.has_step(campaign)
+    assert site.campaigns.advance(campaign)
+    assert {name for name, [(_, withheld)] in site.offers().items() if withheld} == {"a", "b", "c", "d"}
+    assert site.campaigns.resume(campaign).marked_to == "b", "from the beginning"
+    site.run(campaign)
+    assert not any(withheld for [(_, withheld)] in site.offers().values())
+    site.campaigns.stop(campaign)
+    assert site.offers().keys() == {"c", "d", "e"}
+    assert not site.campaigns.has_old()
+    assert [each.id for each in site.campaigns.offering()] == [campaign], "its end is not passed on to all"
+    record = site.run(campaign)
+    assert (record.marked_to, record.closed, site.offers()) == (None, True, {})
+    assert site.campaigns.offering() == []
+
+
+def test_failure_halts_at_once_and_is_passed_on_in_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_rows, "MARKED_AT_ONCE", 2)
+    campaign = site.start()
+    site.run(campaign)
+    site.report("d", "rolled-back")
+    assert site.campaigns.advance(campaign), "there is more to pass on"
+    assert site.campaigns.get(campaign).state is RolloutState.HALTED
+    site.run(campaign)
+    assert [withheld for [(_, withheld)] in site.offers().values()] == [True] * 4
+
+
+def test_campaign_that_later_ones_have_taken_over_is_closed(site: Site) -> None:
+    """No look examines it any more."""
+    first = site.start(version="1.1.0")
+    site.run(first)
+    for name in "abcd":
+        site.report(name, "healthy", version="1.1.0")
+    site.run(first)
+    second = site.start()
+    site.run(second)
+    assert {each.id: each.done for each in site.campaigns.offering()} == {first: True, second: False}
+    record = site.run(first)
+    assert (record.state, record.closed) == (RolloutState.DONE, True)
+    assert [each.id for each in site.campaigns.offering()] == [second]
+    assert {offers[0][0] for offers in site.offers().values()} == {"1.2.0"}
+
+
+def test_choice_ends_behind_the_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant with a million devices does not fill the memory of the hub."""
+    assert len(choose_devices(site.database, "acme", "acme", DeviceTarget(), 2)) == 3
+    assert len(choose_devices(site.database, "acme", "acme", DeviceTarget(("[ab]", "c.d", "d")), 9)) == 3
+    monkeypatch.setattr(starting, "CAMPAIGN_DEVICES_MAX", 4)
+    site.start()
+    site.register("e", "hall")
+    with pytest.raises(CampaignError):
+        find_devices(site.database, site.draft())
 
 
 def test_large_wave_takes_several_steps(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -628,7 +681,7 @@ def test_large_wave_takes_several_steps(site: Site, monkeypatch: pytest.MonkeyPa
     assert site.run(campaign).state is RolloutState.DONE
 
 
-def test_events_and_pages(site: Site) -> None:
+def test_events_and_pages(site: Site, place: Place) -> None:
     campaigns = []
     for _ in range(3):
         site.now += 1
@@ -639,7 +692,7 @@ def test_events_and_pages(site: Site) -> None:
     last = first[-1]
     assert [each.id for each in site.campaigns.page("acme", (last.made_at, last.id), 2)] == campaigns[:1]
     assert site.campaigns.page("other", None, 9) == []
-    rows = site.place.execute("SELECT type, subject FROM events ORDER BY number")
+    rows = place.execute("SELECT type, subject FROM events ORDER BY number")
     assert [row for row in rows if row[0] == EventType.CAMPAIGN_CHANGED.value] == [
         (EventType.CAMPAIGN_CHANGED.value, each) for each in campaigns for _ in range(2)
     ]

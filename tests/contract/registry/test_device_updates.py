@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +162,47 @@ def test_limit_of_a_tenant(updates: DeviceUpdates, monkeypatch: pytest.MonkeyPat
     assert updates.record([report(device=f"pump-{i}") for i in range(5)]) == 3
     assert updates.record([report(device="another")]) == 0
     assert updates.record([report(2, "installed", device="pump-0")]) == 1, "known ones change further"
+
+
+def test_fifth_gateway_is_remembered_in_place_of_the_first(updates: DeviceUpdates) -> None:
+    """A repetition at the first one is taken for a new report then, and its time decides."""
+    streams = [f"s{number}" for number in range(module.STREAMS_REMEMBERED + 1)]
+    for number, stream in enumerate(streams):
+        updates.record([report(5, stream=stream, reported_at=10 + number)])
+    [row] = updates.page(ACME, None, 9)
+    assert list(row.sequences) == streams[1:]
+    assert updates.record([report(5, stream=streams[1], reported_at=99)]) == 0, "it is known"
+    assert updates.record([report(5, stream=streams[0], reported_at=9)]) == 0, "it is older"
+    assert updates.record([report(5, stream=streams[1], reported_at=99)]) == 1, "the next one is forgotten"
+
+
+def test_reports_are_recorded_in_transactions_of_limited_size(
+    updates: DeviceUpdates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECORDED_AT_ONCE", 2)
+    sizes: list[int] = []
+    original = updates._record_part
+
+    def record(some: Sequence[DeviceUpdate]) -> int:
+        sizes.append(len(some))
+        return original(some)
+
+    monkeypatch.setattr(updates, "_record_part", record)
+    assert updates.record([report(device=f"pump-{number}") for number in range(5)]) == 5
+    assert sizes == [2, 2, 1]
+
+
+def test_full_tenant_is_counted_again_after_some_time(updates: DeviceUpdates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TENANT_DEVICE_UPDATES_MAX", 1)
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert updates.record([report(device="a"), report(device="b")]) == 1
+    assert updates.full == ["acme"]
+    monkeypatch.setattr(module, "TENANT_DEVICE_UPDATES_MAX", 9)
+    assert updates.record([report(device="b")]) == 0
+    now[0] = module.FULL_S
+    assert updates.full == []
+    assert updates.record([report(device="b")]) == 1
 
 
 def test_pages_follow_each_other(updates: DeviceUpdates) -> None:

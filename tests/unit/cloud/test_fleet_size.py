@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from cloud.hub.alerts.book import AlertBook, effective_rules
@@ -105,7 +106,7 @@ def test_causes_and_sites_of_a_large_fleet_are_quick() -> None:
 def test_alert_rules_cost_a_large_fleet_little(tmp_path: Path) -> None:
     fleet, labels = large_fleet()
     seen = asyncio.run(view_of(fleet, labels).gateways())
-    figures = HubFigures([], False, "", CommandFigures({}, {}), [], {})
+    figures = HubFigures([], False, "", CommandFigures({}, {}), [], {}, SimpleNamespace(figures={}, halted=[]))
     measures = HubMeasures(lambda: figures, tmp_path / "proof.prom", NOW_US - 7_200_000_000)
     book, rules = AlertBook("here"), effective_rules({})
     now_us = NOW_US
