@@ -143,7 +143,8 @@ def move_member(
 ) -> CampaignMember:
     """Return a member with the phase that its newest report and the time give it.
 
-    `held`: the campaign is paused or halted, so gateways do not let devices fetch the version.
+    `held`: silence is no failure now. The campaign is paused or halted, so that gateways do not let devices fetch the
+    version, or the hub may not have the reports yet.
     """
     silent = member.phase is MemberPhase.FAILED and member.loading_at is not None
     if member.phase not in FALLIBLE and not silent:
@@ -175,10 +176,13 @@ def _move_answered(member: CampaignMember, report: MemberReport | None, now_us: 
 
 def _move_silent(member: CampaignMember, pace: CampaignPace, now_us: int, *, held: bool) -> CampaignMember:
     """Return a member that has not reported for long: one that sleeps, or one that has not survived the version."""
-    last = max(member.since, member.loading_at or 0)
-    if member.phase is not MemberPhase.SENT or now_us - last < pace.away_s * MICROSECONDS:
+    sent = member.phase is MemberPhase.SENT
+    last = max(member.since if sent else 0, member.loading_at or 0)
+    if now_us - last < pace.away_s * MICROSECONDS:
         return member
     if member.loading_at is None:
+        if not sent:
+            return member
         return member._replace(phase=MemberPhase.AWAY, since=now_us)
     if held:  # it may wait for the rest of the image
         return member
@@ -200,27 +204,36 @@ def _new_failure(member: CampaignMember, report: MemberReport | None) -> PastRep
     """Return a failure since the offer, also one that another report has overtaken; None without one."""
     if report is None:
         return None
-    earliest = member.sent_at - FAILURE_EARLY_S_MAX * MICROSECONDS
     found = report.failure
-    if found is not None and found.name != member.seen_failure and found.reported_at >= earliest:
+    if found is not None and _is_since(member, report, found, member.seen_failure, FAILURE_EARLY_S_MAX):
         return found
-    rolled_back = report.state is UpdateState.ROLLED_BACK and report.name != member.seen_report
-    if rolled_back and report.reported_at >= earliest:
-        return PastReport(report.name, report.reason, report.reported_at)
+    newest = PastReport(report.name, report.reason, report.reported_at)
+    rolled_back = report.state is UpdateState.ROLLED_BACK
+    if rolled_back and _is_since(member, report, newest, member.seen_report, FAILURE_EARLY_S_MAX):
+        return newest
     return None
+
+
+def _is_since(member: CampaignMember, report: MemberReport, one: PastReport, seen: str | None, early_s: int) -> bool:
+    """Return whether a report came after the offer, and not from long before it. `seen`: name that is known.
+
+    A member of an older program remembers no names, so the time at which the hub took the newest report decides.
+    """
+    if member.seen_report is None:
+        return report.at >= member.sent_at and (one.name == report.name or one.reported_at >= member.sent_at)
+    return one.name != seen and one.reported_at >= member.sent_at - early_s * MICROSECONDS
 
 
 def _is_new(member: CampaignMember, report: MemberReport) -> bool:
     """Return whether a report came after the offer, and not from long before it."""
-    earliest = member.sent_at - SUCCESS_EARLY_S_MAX * MICROSECONDS
-    return report.name != member.seen_report and report.reported_at >= earliest
+    newest = PastReport(report.name, report.reason, report.reported_at)
+    return _is_since(member, report, newest, member.seen_report, SUCCESS_EARLY_S_MAX)
 
 
 def _has_progress(member: CampaignMember, report: MemberReport) -> bool:
     """Return whether a report on the way came after the offer: it counts also where an old final one hides it."""
-    if report.progress is None or report.progress.name == member.seen_progress:
-        return False
-    return report.progress.reported_at >= member.sent_at - SUCCESS_EARLY_S_MAX * MICROSECONDS
+    found = report.progress
+    return found is not None and _is_since(member, report, found, member.seen_progress, SUCCESS_EARLY_S_MAX)
 
 
 def _seen(member: CampaignMember, report: MemberReport | None) -> CampaignMember:

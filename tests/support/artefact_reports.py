@@ -6,7 +6,7 @@ import msgspec
 
 from bridge.artefacts.report import REPORT_TYPE, UpdateMessage, UpdateState
 from bridge.batch import Batch, decode, encode
-from bridge.message import AMQP, DURABLE, Run, Stored
+from bridge.message import AMQP, CLOCK_GOOD, DURABLE, Run, Stored
 from edge.broker.hono import messages
 from edge.broker.message.mqtt_properties import Properties, encode_run
 
@@ -30,7 +30,7 @@ def body(
 
 
 def run(address: str = ADDRESS, content: bytes | None = None, *, device: str = "pump-1", at: int = 5_000) -> Run:
-    return Run(address, device, 1, encode_run(Properties()), [body() if content is None else content], at)
+    return Run(address, device, 1 | CLOCK_GOOD, encode_run(Properties()), [body() if content is None else content], at)
 
 
 def event(tenant: str = "ACME", device: str = "pump-1", kind: str = REPORT_TYPE, content: bytes | None = None) -> Run:

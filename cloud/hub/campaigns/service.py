@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -21,6 +22,7 @@ from cloud.hub.campaigns.limits import (
     DONE_AT_ONCE_MAX,
     HALTED_SHOWN_MAX,
     QUERIES_MAX,
+    SETTLING_S,
     STEPS_AT_ONCE_MAX,
 )
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
@@ -61,6 +63,8 @@ class HubCampaigns:
         self.starting = asyncio.Lock()
         """Held by the start of a campaign: the devices that one chooses take up to 100 MB."""
         self._asked = 0
+        self._settled_at = time.monotonic() + SETTLING_S
+        """Time from which silence of a device is its failure."""
         self._advancing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -132,16 +136,23 @@ class HubCampaigns:
         if self.trouble != why:
             log.warning("campaigns do not advance: %s", why, exc_info=None if known else fault)
         self.trouble = why
+        if known:  # reports could not be stored either
+            self._settled_at = time.monotonic() + SETTLING_S
 
     async def _advance(self, campaign: str) -> None:
         """Advance one campaign as far as it goes now."""
+        settling = self._is_settling
         for _ in range(STEPS_AT_ONCE_MAX):
             try:
-                more = await self._writer.run(lambda database: Campaigns(database).advance(campaign))
+                more = await self._writer.run(lambda database: Campaigns(database).advance(campaign, settling=settling))
             except UnknownCampaign:  # forgotten since
                 return
             if not more:
                 return
+
+    @property
+    def _is_settling(self) -> bool:
+        return time.monotonic() < self._settled_at
 
     def _due(self, database: Database) -> list[str]:
         """Return the campaigns with something to do: a look does not delay those who write."""
@@ -150,7 +161,7 @@ class HubCampaigns:
         done = [each.id for each in every if each.done]
         first = self._turn * DONE_AT_ONCE_MAX % max(len(done), 1)
         seen = [*(each.id for each in every if not each.done), *[*done[first:], *done[:first]][:DONE_AT_ONCE_MAX]]
-        return [each for each in seen if campaigns.has_step(each)]
+        return [each for each in seen if campaigns.has_step(each, settling=self._is_settling)]
 
     async def _forget_old(self) -> None:
         """Delete old campaigns, some devices in each transaction."""

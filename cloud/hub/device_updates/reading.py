@@ -19,7 +19,7 @@ from bridge.artefacts.limits import NAME_LENGTH_MAX
 from bridge.artefacts.report import REPORT_LEVEL, REPORT_TYPE, UpdateMessage, UpdateState
 from bridge.batch import Batch
 from bridge.limits import DEVICE_CHARACTERS_MAX
-from bridge.message import AMQP, Run, Stored
+from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from bridge.message_origin import find_origin
 from bridge.publisher import device_of, is_relay
 from cloud.hub.device_updates.limits import REASON_CHARACTERS_MAX, REPORT_BYTES_MAX
@@ -86,7 +86,8 @@ class _ReportSource(NamedTuple):
 
 def _read(source: _ReportSource, stored: Stored, now_us: int) -> Iterator[DeviceUpdate]:
     run, stream = stored.run, source.stream
-    received_us = run.received_at // 1_000 or now_us
+    known = run.received_at and run.flags & CLOCK_GOOD  # else its clock may be years behind, and failures look old
+    received_us = run.received_at // 1_000 if known else now_us
     for i in range(len(run.bodies)):
         publisher = _publisher(run, i)
         name = source.name(publisher) if publisher is not None else None

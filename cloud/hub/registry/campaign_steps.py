@@ -32,23 +32,32 @@ _PLANNED: Final = (RolloutState.RUNNING, RolloutState.DONE)
 """States in which a campaign has a next step: failures halt it also when it is done."""
 
 
-def _movable(record: CampaignRecord, now_us: int) -> sa.ColumnElement[bool]:
+def _is_since(
+    name: sa.ColumnElement[str], at: sa.ColumnElement[int], seen: sa.ColumnElement[str | None], early_s: int
+) -> sa.ColumnElement[bool]:
+    """Return the condition for a report that came after the offer, as `cloud.hub.campaign` decides."""
+    member, report = campaign_members.c, device_updates.c
+    newest = (name == REPORT_NAME) | (at >= member.sent_at)
+    of_older_program = member.seen_report.is_(None) & (report.changed_at >= member.sent_at) & newest
+    other = seen.is_(None) | (seen != name)
+    return of_older_program | (
+        member.seen_report.is_not(None) & other & (at >= member.sent_at - early_s * MICROSECONDS)
+    )
+
+
+def _movable(record: CampaignRecord, now_us: int, *, settling: bool = False) -> sa.ColumnElement[bool]:
     """Return the condition for members that `move_member` changes."""
     member, report = campaign_members.c, device_updates.c
     silent_since = now_us - int(record.away_s * MICROSECONDS)
     soaked_since = now_us - int(record.soak_s * MICROSECONDS)
     rolled_back = report.state == UpdateState.ROLLED_BACK.value
     proceeds = report.state.in_([each.value for each in PROGRESS])
-    other = member.seen_report.is_(None) | (member.seen_report != REPORT_NAME)
-    begin = member.sent_at - SUCCESS_EARLY_S_MAX * MICROSECONDS
-    new = other & (report.reported_at >= begin)
-    on_the_way = (member.seen_progress.is_(None) | (member.seen_progress != report.progress)) & (
-        report.progress_at >= begin
-    )
-    answered = (~rolled_back & new) | on_the_way
-    earliest = member.sent_at - FAILURE_EARLY_S_MAX * MICROSECONDS
-    hidden = member.seen_failure.is_(None) | (member.seen_failure != report.failure)
-    failed = (rolled_back & other & (report.reported_at >= earliest)) | (hidden & (report.failure_at >= earliest))
+    newest = REPORT_NAME, report.reported_at, member.seen_report
+    new = _is_since(*newest, SUCCESS_EARLY_S_MAX)
+    progress = _is_since(report.progress, report.progress_at, member.seen_progress, SUCCESS_EARLY_S_MAX)
+    failure = _is_since(report.failure, report.failure_at, member.seen_failure, FAILURE_EARLY_S_MAX)
+    answered = (~rolled_back & new) | progress
+    failed = (rolled_back & _is_since(*newest, FAILURE_EARLY_S_MAX)) | failure
     sent, silent = member.phase == MemberPhase.SENT.value, member.since <= silent_since
     loading = member.loading_at.is_not(None)
     conditions = [
@@ -59,13 +68,14 @@ def _movable(record: CampaignRecord, now_us: int) -> sa.ColumnElement[bool]:
         (member.phase == MemberPhase.CONFIRMED.value)
         & ((proceeds & new) | (report.state == UpdateState.HEALTHY.value) | (member.since <= soaked_since)),
     ]
-    if record.state not in HOLDING:
-        conditions.append(sent & silent & (member.loading_at <= silent_since))
+    if not settling and record.state not in HOLDING:
+        away = member.phase == MemberPhase.AWAY.value  # by an older program, which takes silence for sleep
+        conditions.append(((sent & silent) | away) & (member.loading_at <= silent_since))
     return sa.or_(*conditions)
 
 
-def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
-    """Return whether a campaign has a step to make."""
+def has_step(tx: sa.Connection, campaign: str, now_us: int, *, settling: bool = False) -> bool:
+    """Return whether a campaign has a step to make. `settling`: silence is no failure yet."""
     record = campaign_of(tx, campaign)
     if record.marked_to is not None:
         return True
@@ -73,7 +83,10 @@ def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
         return False
     if _has_ended(tx, record, now_us):
         return True
-    if tx.execute(with_reports(campaign).where(_movable(record, now_us)).limit(1)).first() is not None:
+    if (
+        tx.execute(with_reports(campaign).where(_movable(record, now_us, settling=settling)).limit(1)).first()
+        is not None
+    ):
         return True
     if record.state not in _PLANNED:
         return False
@@ -81,7 +94,7 @@ def has_step(tx: sa.Connection, campaign: str, now_us: int) -> bool:
     return bool(step.send or step.widen or (step.wave, step.state) != (record.wave, record.state))
 
 
-def advance_campaign(tx: sa.Connection, campaign: str, now_us: int) -> bool:
+def advance_campaign(tx: sa.Connection, campaign: str, now_us: int, *, settling: bool = False) -> bool:
     record = campaign_of(tx, campaign)
     if record.marked_to is not None:
         mark_members(tx, record)
@@ -91,7 +104,8 @@ def advance_campaign(tx: sa.Connection, campaign: str, now_us: int) -> bool:
     if _has_ended(tx, record, now_us):
         why = "its time has ended" if record.state is not RolloutState.DONE else ""
         return set_state(tx, record, RolloutState.DONE, why, now_us, closed=True).marked_to is not None
-    return _move_members(tx, record, now_us) or (record.state in _PLANNED and _make_step(tx, record, now_us))
+    moved = _move_members(tx, record, now_us, settling=settling)
+    return moved or (record.state in _PLANNED and _make_step(tx, record, now_us))
 
 
 def _make_step(tx: sa.Connection, record: CampaignRecord, now_us: int) -> bool:
@@ -115,16 +129,20 @@ def _has_ended(tx: sa.Connection, record: CampaignRecord, now_us: int) -> bool:
     return tx.execute(sa.select(campaign_members.c.device).where(*mine).limit(1)).first() is None
 
 
-def _move_members(tx: sa.Connection, record: CampaignRecord, now_us: int) -> bool:
+def _move_members(tx: sa.Connection, record: CampaignRecord, now_us: int, *, settling: bool) -> bool:
     """Move members to the phases that their reports and the time give them; return whether there may be more."""
-    query = with_reports(record.id).where(_movable(record, now_us)).limit(MOVED_AT_ONCE)
+    query = with_reports(record.id).where(_movable(record, now_us, settling=settling)).limit(MOVED_AT_ONCE)
     rows = list(member_rows(tx, query))
-    held = record.state in HOLDING
+    held = settling or record.state in HOLDING
     moved = [move_member(row.member, row.report, record.pace, now_us, held=held) for row in rows]
     pairs = [(row.member, after) for row, after in zip(rows, moved, strict=True) if after != row.member]
     changed = [after for _, after in pairs]
     update_members(tx, record.id, changed)
-    marked = [after.device for before, after in pairs if changes_offer(before.phase, after.phase)]
+    marked = [
+        after.device
+        for before, after in pairs
+        if changes_offer(before.phase, after.phase) or before.phase is MemberPhase.FAILED
+    ]
     for start in range(0, len(marked), SENT_AT_ONCE):
         mark_offers(tx, record.devices_of, marked[start : start + SENT_AT_ONCE])
     return len(rows) >= MOVED_AT_ONCE and bool(changed)

@@ -187,13 +187,14 @@ class Campaigns:
 
         return self._database.transaction(work)
 
-    def has_step(self, campaign: str) -> bool:
-        """Return whether there is a step to make; for a database that reads, too."""
-        return self._database.transaction(lambda tx: has_step(tx, campaign, self._clock(tx)))
+    def has_step(self, campaign: str, *, settling: bool = False) -> bool:
+        """Return whether there is a step to make; for a database that reads, too. `settling`: the hub may not have all
+        reports yet, so silence is no failure."""
+        return self._database.transaction(lambda tx: has_step(tx, campaign, self._clock(tx), settling=settling))
 
-    def advance(self, campaign: str) -> bool:
-        """Advance a campaign by one step; return whether there may be more to do now."""
-        return self._database.transaction(lambda tx: advance_campaign(tx, campaign, self._clock(tx)))
+    def advance(self, campaign: str, *, settling: bool = False) -> bool:
+        """Advance a campaign by one step; return whether there may be more to do now. `settling` as in `has_step`."""
+        return self._database.transaction(lambda tx: advance_campaign(tx, campaign, self._clock(tx), settling=settling))
 
     def going(self) -> list[CampaignRecord]:
         """Return the campaigns that run, are paused or halted."""
@@ -239,8 +240,11 @@ def _require_startable(tx: sa.Connection, record: CampaignRecord) -> None:
 
 
 def _resume_members(tx: sa.Connection, campaign: str, now_us: int) -> None:
-    """Leave failed devices out, and give pending ones their time again."""
+    """Leave failed devices out, and give pending ones their time again. Those that went silent may have lost their
+    power during the download: they are sent once more, and sleep until they begin again."""
     mine = campaign_members.update().where(campaign_members.c.campaign == campaign)
+    silent = (campaign_members.c.phase == MemberPhase.FAILED.value) & campaign_members.c.loading_at.is_not(None)
+    tx.execute(mine.where(silent).values(phase=MemberPhase.SENT.value, since=now_us, why="", loading_at=None))
     failed = campaign_members.c.phase == MemberPhase.FAILED.value
     tx.execute(mine.where(failed).values(phase=MemberPhase.LEFT_OUT.value, since=now_us))
     pending = campaign_members.c.phase.in_([each.value for each in OPEN])

@@ -23,7 +23,7 @@ _SUCCEEDED: Final = frozenset((MemberPhase.CONFIRMED, MemberPhase.DONE))
 
 def offers_of(tx: sa.Connection, devices_of: str, names: Sequence[str]) -> dict[str, tuple[OfferedUpdate, ...]]:
     """Return the offers of some devices of a device tenant; devices without any are left out."""
-    columns = [campaign_members.c.device, campaign_members.c.phase]
+    columns = [campaign_members.c.device, campaign_members.c.phase, campaign_members.c.loading_at]
     columns += [campaigns.c[name] for name in ("name", "version", "id", "made_at", "state")]
     query = (
         sa.select(*columns)
@@ -39,11 +39,13 @@ def offers_of(tx: sa.Connection, devices_of: str, names: Sequence[str]) -> dict[
     found: defaultdict[str, dict[tuple[str, str], OfferedUpdate]] = defaultdict(dict)
     for row in tx.execute(query):
         phase = MemberPhase(row.phase)
-        held = RolloutState(row.state) in HOLDING and phase in (MemberPhase.SENT, MemberPhase.AWAY)
+        # one that went silent may have lost its power: it may fetch the rest, and counts again when it reports
+        silent = phase is MemberPhase.FAILED and row.loading_at is not None
+        held = RolloutState(row.state) in HOLDING and (silent or phase in (MemberPhase.SENT, MemberPhase.AWAY))
         found[row.device][row.name, row.version] = OfferedUpdate(
             artefact=row.name,
             version=row.version,
-            withheld=held or phase in WITHHELD,
+            withheld=held or (phase in WITHHELD and not silent),
             campaign=row.id,
             begun_at=row.made_at // MICROSECONDS,
             done=phase in _SUCCEEDED,

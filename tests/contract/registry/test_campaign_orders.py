@@ -67,6 +67,8 @@ class World:
         self.delivered: dict[str, list[str]] = {name: [] for name in DEVICES}
         """States that hubs have taken since the offer, by device."""
         self.removed: set[str] = set()
+        self.ever_lost: set[str] = set()
+        """Devices that have failed at some time."""
         self.ran_it: set[str] = set()
         """Devices that had reported the version before their offer, and nothing since."""
         self.campaign = self._start()
@@ -189,6 +191,8 @@ class World:
         """Check the phases against what devices have reported since their offers."""
         for name, phase in self.phases().items():
             states = self.delivered[name]
+            if phase is MemberPhase.FAILED:
+                self.ever_lost.add(name)
             if phase in (MemberPhase.CONFIRMED, MemberPhase.DONE):
                 assert {"installed", "healthy"} & set(states) or name in self.ran_it, name
             if phase is MemberPhase.FAILED:
@@ -197,14 +201,17 @@ class World:
     def finish(self) -> None:
         """Let everything arrive and time pass, until nothing more happens."""
         self.deliver()
+        lost = (MemberPhase.FAILED, MemberPhase.LEFT_OUT)
         for _ in range(60):
             while self.campaigns.has_step(self.campaign):
                 self.campaigns.advance(self.campaign)
+            self.check_members()
             if self.get().state in (RolloutState.PAUSED, RolloutState.HALTED):
                 self.campaigns.resume(self.campaign)
             self.now += 101
+        while self.campaigns.has_step(self.campaign):
+            self.campaigns.advance(self.campaign)
         assert not self.campaigns.has_step(self.campaign)
-        lost = (MemberPhase.FAILED, MemberPhase.LEFT_OUT)
         for name, phase in self.phases().items():
             states = self.delivered[name]
             if name in self.removed:
@@ -214,7 +221,7 @@ class World:
             elif name in self.ran_it:
                 assert phase not in (MemberPhase.WAITING, MemberPhase.CONFIRMED)
             elif states and not {"installed", "healthy"} & set(states):
-                assert phase in lost, f"{name} has begun, and is silent"
+                assert name in self.ever_lost, f"{name} has started, and is silent"
             elif states and self.fates[name] == "good":
                 assert phase in (MemberPhase.DONE, *lost), name
 

@@ -254,6 +254,75 @@ def test_device_that_goes_silent_after_it_has_begun_halts(site: Site) -> None:
     assert site.phases(campaign)["a"] == "done"
 
 
+def test_device_that_lost_its_power_fetches_the_rest(site: Site) -> None:
+    """While the campaign runs, and after its operator has resumed it."""
+    campaign = site.start("[ab]", failures_max=1)
+    site.run(campaign)
+    for name in "ab":
+        site.report(name, "downloading")
+    site.run(campaign)
+    assert site.run(campaign, 99).state is RolloutState.RUNNING
+    site.report("b", "verified")
+    assert site.run(campaign, 1).state is RolloutState.RUNNING, "one failure is allowed"
+    assert site.phases(campaign) == {"a": "failed", "b": "sent"}
+    assert site.offers() == {"a": [("1.2.0", False)], "b": [("1.2.0", False)]}
+    assert site.run(campaign, 100).state is RolloutState.HALTED
+    assert site.offers() == {"a": [("1.2.0", True)], "b": [("1.2.0", True)]}
+    site.campaigns.resume(campaign)
+    assert site.phases(campaign) == {"a": "sent", "b": "sent"}
+    assert site.offers() == {"a": [("1.2.0", False)], "b": [("1.2.0", False)]}
+    site.report("a", "healthy")
+    assert site.run(campaign, 99).state is RolloutState.RUNNING
+    site.run(campaign, 1)
+    assert site.phases(campaign) == {"a": "done", "b": "away"}, "its operator knows of it"
+    site.report("b", "downloading")
+    site.run(campaign)
+    site.run(campaign, 100)
+    assert site.phases(campaign)["b"] == "failed", "it has started again"
+    assert site.offers()["b"] == [("1.2.0", False)]
+    site.report("b", "rolled-back", reason="no boot")
+    site.run(campaign)
+    assert site.offers()["b"] == [("1.2.0", True)], "it has not survived the version"
+
+
+def test_silence_is_no_failure_until_reports_have_had_their_time(site: Site) -> None:
+    """The hub was away for longer than that, and looks before gateways have brought their reports."""
+    campaign = site.start("[ab]")
+    site.run(campaign)
+    for name in "ab":
+        site.report(name, "downloading")
+    site.run(campaign)
+    site.now += 500
+    assert not site.campaigns.has_step(campaign, settling=True)
+    assert not site.campaigns.advance(campaign, settling=True)
+    site.report("a", "healthy")
+    assert site.campaigns.has_step(campaign, settling=True)
+    site.campaigns.advance(campaign, settling=True)
+    assert site.phases(campaign) == {"a": "done", "b": "sent"}
+    assert site.run(campaign).state is RolloutState.HALTED
+    assert site.phases(campaign) == {"a": "done", "b": "failed"}
+
+
+def test_members_of_an_older_program(site: Site, place: Place) -> None:
+    """Schema 28 remembered no reports: the time at which a hub took one decides."""
+    for name, state in (("a", "rolled-back"), ("b", "healthy"), ("c", "downloading")):
+        site.report(name, state)
+    site.now += 60
+    campaign = site.start(failures_max=2)
+    site.run(campaign)
+    columns = "seen_report = NULL, seen_failure = NULL, seen_progress = NULL"
+    place.execute(f"UPDATE campaign_members SET phase = 'sent', {columns}")
+    site.run(campaign)
+    assert set(site.phases(campaign).values()) == {"sent"}, "these reports are of before"
+    for name, state in (("a", "rolled-back"), ("b", "installed"), ("c", "verified")):
+        site.report(name, state)
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "failed", "b": "confirmed", "c": "sent", "d": "sent"}
+    place.execute("UPDATE campaign_members SET phase = 'away' WHERE device = 'c'")
+    site.run(campaign, 100)
+    assert site.phases(campaign)["c"] == "failed", "the older program took its silence for sleep"
+
+
 def test_device_is_not_silent_while_it_is_held(site: Site) -> None:
     campaign = site.start("a")
     site.run(campaign)

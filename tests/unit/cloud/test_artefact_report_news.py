@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.batch import Batch
-from bridge.message import AMQP, Run
+from bridge.message import AMQP, CLOCK_GOOD, Run
 from bridge.publisher import publisher_name
 from cloud.hub.batch_news import hear_all
 from cloud.hub.device_updates.limits import REASON_CHARACTERS_MAX, REPORT_BYTES_MAX
@@ -25,7 +25,7 @@ def test_report_is_read_over_mqtt_and_amqp() -> None:
     assert found[:6] == ("acme", "blinker", "1.2.0", "pump-1", "installed", "")
     assert (found.gateway, found.sequence, found.reported_at, found.changed_at) == ("hall", 1, 5, 9)
     message = amqp_from_run(run(), 0)
-    assert reports(Run(ADDRESS, "pump-1", AMQP | 1, b"", [message], 5_000)) == [found]
+    assert reports(Run(ADDRESS, "pump-1", AMQP | CLOCK_GOOD | 1, b"", [message], 5_000)) == [found]
     assert has_reports(batch(run()))
 
 
@@ -66,7 +66,7 @@ def test_device_of_the_own_tenant_has_its_id(publisher: str, name: str | None) -
         run(content=body(version="")),
         run(content=body(version="1\x00")),
         run(content=body(reason="x" * REPORT_BYTES_MAX)),
-        Run(ADDRESS, "pump-1", AMQP | 1, b"", [b"\x00\x53"], 5),
+        Run(ADDRESS, "pump-1", AMQP | CLOCK_GOOD | 1, b"", [b"\x00\x53"], 5),
     ],
 )
 def test_other_messages_are_ignored(other: Run) -> None:
@@ -107,6 +107,14 @@ def test_reason_is_one_line_of_limited_length() -> None:
 def test_clock_that_is_ahead_or_unknown_counts_as_now() -> None:
     for at in (9_000_000, 0):
         assert [each.reported_at for each in reports(run(at=at), now_us=20)] == [20]
+
+
+def test_time_of_a_gateway_without_a_clock_is_that_of_the_registry() -> None:
+    """It may be in 1970, or at its last shutdown: its failures would be of before each offer."""
+    for at in (1_000, 5_000):
+        known = run(at=at)
+        some = Run(known.address, known.device, 1, known.properties, known.bodies, known.received_at)
+        assert [each.reported_at for each in reports(some, now_us=20)] == [20]
 
 
 def test_streams_differ_by_gateway_store_and_address() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 
 from cloud.hub.campaigns import service as module
 from cloud.hub.campaigns.documents import NewCampaign
-from cloud.hub.campaigns.limits import NOTE_CHARACTERS_MAX, PATTERNS_MAX, SECONDS_MAX
+from cloud.hub.campaigns.limits import NOTE_CHARACTERS_MAX, PATTERNS_MAX, SECONDS_MAX, SETTLING_S
 from cloud.hub.campaigns.service import CampaignsBusy, HubCampaigns
 from cloud.hub.registry import campaign_sending
 from cloud.hub.registry.campaigns import Campaigns
@@ -23,6 +24,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.rollout import RolloutState
+from cloud.lake.faults import RegistryError
 from tests.support.campaign_site import CampaignSite
 
 
@@ -113,9 +115,9 @@ def test_campaigns_that_are_done_take_turns(url: sa.URL, monkeypatch: pytest.Mon
     seen: list[str] = []
     original = Campaigns.has_step
 
-    def has_step(campaigns: Campaigns, name: str) -> bool:
+    def has_step(campaigns: Campaigns, name: str, *, settling: bool) -> bool:
         seen.append(name)
-        return original(campaigns, name)
+        return original(campaigns, name, settling=settling)
 
     monkeypatch.setattr(Campaigns, "has_step", has_step)
     service = HubCampaigns(url)
@@ -157,6 +159,36 @@ def test_each_halted_campaign_is_logged_once(
         with_service(url, work)
     logged = [record.getMessage() for record in caplog.records if record.name == module.__name__]
     assert sorted(each.split()[1] for each in logged) == sorted(names)
+
+
+def test_silence_is_judged_some_time_after_the_start_and_each_fault(
+    url: sa.URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    seen: list[bool] = []
+
+    def has_step(campaigns: Campaigns, name: str, *, settling: bool) -> bool:
+        seen.append(settling)
+        return False
+
+    names: list[str] = []
+    prepare(url, lambda site: names.append(site.start()))
+    monkeypatch.setattr(Campaigns, "has_step", has_step)
+
+    async def work(service: HubCampaigns) -> None:
+        await look(service)
+        now[0] += SETTLING_S
+        await look(service)
+        service._note(RegistryError("away"))
+        service._note(None)
+        await look(service)
+        now[0] += SETTLING_S
+        service._note(ValueError("internal error of one campaign"))
+        await look(service)
+        assert seen == [True, False, True, False]
+
+    with_service(url, work)
 
 
 def test_old_campaigns_are_deleted(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
