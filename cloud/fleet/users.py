@@ -105,7 +105,7 @@ def add(
             )
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
-    with_store(hub, make)
+    _with_store(hub, make)
     change_of(_tenant_of(name))
     shown = {} if password_stdin else {"password": password}
     _print_added(name, rights.format_rights(rules), shown, as_json)
@@ -135,7 +135,7 @@ def list_users(hub: HubPlace, form: str) -> None:
         there = hub.client.pages("users", "users")
         rows = [{"name": each["name"], "role": each.get("role"), "allow": each["allow"]} for each in there]
     else:
-        found = with_store(hub, lambda store: store.load()).users
+        found = _with_store(hub, lambda store: store.load()).users
         rows = [
             {"name": name, "role": role_of(each.rules), "allow": rights.format_rights(each.rules)}
             for name, each in sorted(found.items())
@@ -166,7 +166,7 @@ def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
                 f"no user {name}", f"list the users: waypost hub user list {hub.quoted()}", error="user-not-found"
             )
 
-    with_store(hub, take)
+    _with_store(hub, take)
     change_of(_tenant_of(name))
     _print_removed(name, as_json)
 
@@ -214,7 +214,7 @@ def _read_password() -> str:
     return password
 
 
-def with_store(hub: HubPlace, use: Callable[[CredentialStore], T]) -> T:
+def _with_store(hub: HubPlace, use: Callable[[CredentialStore], T]) -> T:
     """Use the users of a hub, where they are kept. Raises CommandError."""
     from cloud.hub.data import WRITER
     from cloud.hub.shared_users import MOVED

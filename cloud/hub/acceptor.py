@@ -74,10 +74,8 @@ class Acceptor:
         dev: bool,
         authority: CertificatePolicy | None = None,
         tenants: Tenants | None = None,
-        is_leaving: Callable[[str], bool] = lambda _tenant: False,
     ) -> None:
         """`gate` authenticates users. `serve` makes the owner for each kind of peer. `tenants` has their quotas.
-        `is_leaving` returns whether a tenant is being removed: its peers are refused.
 
         `dev`: every peer belongs to the default tenant and has the name of its certificate or its container-id. It is a
         gateway if its first link is for what gateways send, else an application. `authority` None: every certificate
@@ -87,7 +85,6 @@ class Acceptor:
         self.serve: Final = serve
         self.dev: Final = dev
         self.authority = authority
-        self.is_leaving: Final = is_leaving
         self.admitted: dict[ConnectionDriver, PeerConnection] = {}
         """Admitted connections that are still open."""
         self._tenants = tenants or Tenants()
@@ -149,12 +146,6 @@ class Acceptor:
         wanted = (tenant, PeerKind.APPLICATION)
         peers = [(driver, connection.peer) for driver, connection in self.admitted.items()]
         return [driver for driver, peer in peers if peer is not None and (peer.tenant, peer.kind) == wanted]
-
-    def end_connections(self, tenant: str, words: str) -> None:
-        """Close the connections of a tenant; `words`: why, for its peers."""
-        for connection in list(self.admitted.values()):
-            if connection.peer is not None and connection.peer.tenant == tenant:
-                connection.end(Condition(UNAUTHORIZED, words))
 
     def count_connections(self, tenant: str) -> tuple[int, int]:
         """Return the number of connections of a tenant, and of those of its applications."""
@@ -271,9 +262,6 @@ class PeerConnection:
 
     def _admit(self, peer: HubPeer) -> None:
         """Hand the peer to its owner, if the limits allow another connection."""
-        if self._acceptor.is_leaving(peer.tenant):
-            self._refuse(Condition(UNAUTHORIZED, leaving_words(peer.tenant)))
-            return
         if (full := self._acceptor.limit_reached(peer)) is not None:
             self._refuse(Condition("amqp:resource-limit-exceeded", full))
             return
@@ -323,11 +311,6 @@ class PeerConnection:
         self._leaving = True
         self._engine.open(_NOT_ESTABLISHED)
         self._engine.close(condition)
-
-
-def leaving_words(tenant: str) -> str:
-    """Return the reason for refused peers of a tenant that is being removed."""
-    return f"tenant {tenant} is being removed from this hub: what is not acknowledged stays where it is"
 
 
 def _accept_any(_mechanism: str, _user: str, _password: bytes) -> str:

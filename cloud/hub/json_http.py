@@ -11,7 +11,6 @@ from starlette.responses import Response
 from cloud.hub.changes import CHANGE, NotedChange, note_error
 from cloud.hub.labels import LabelError
 from cloud.hub.peers import InvalidPeer
-from cloud.hub.tenants import TenantBeingRemoved
 from cloud.lake.faults import RegistryError
 from edge.broker.http.application import Answer
 from edge.broker.http.caching import NEVER_CACHED
@@ -28,7 +27,6 @@ _OF_EVERY_PART: Final[Responses] = {
     LabelError: 400,
     InvalidPeer: 400,
     RegistryError: 503,
-    TenantBeingRemoved: lambda why: RequestRefused(409, str(why), code="tenant-being-removed").response(),
 }
 
 

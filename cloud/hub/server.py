@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -100,8 +100,6 @@ from cloud.hub.receipts.signer import ReceiptSigner, certify_receipts
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
 from cloud.hub.registry.sessions import RegistrySessions
-from cloud.hub.removals import HubTenantRemovals, RemovalParts
-from cloud.hub.removals_http import removal_routes
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.shared_quotas import SharedQuotas
@@ -184,12 +182,12 @@ class HubServer:
         self._issuer: Issuer | None = None
         self._gate = self._make_gate()
         serve: dict[PeerKind, Serve] = {PeerKind.GATEWAY: self._intake, PeerKind.APPLICATION: self._session}
-        registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
-        self._notices, self._removals = _make_removals(registry)
-        self.acceptor = _make_acceptor(configuration, self._gate, serve, self._removals)
+        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, tenants=configuration.tenants)
         """Admits or refuses connections."""
-        self._spaces = _make_spaces(configuration, self.acceptor, self._opened_space, self._removals)
+        self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space, configuration.tenants)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
+        registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
+        self._notices = ChangeNotices(registry)
         self._messaging = _make_messaging(configuration, self._id, self._spaces, self._copies)
         self._users = self._follow_users() if self._gate.passwords else None
         hint = self._notices.follow(NoticeTopic.QUOTAS)
@@ -373,7 +371,6 @@ class HubServer:
     def _take_users(self, snapshot: CredentialSnapshot) -> None:
         """Set the users, and open the spaces of their tenants."""
         self._gate.update(snapshot)
-        self._removals.users_changed()
         self._spaces.follow(tenants_of(snapshot.users))
 
     async def _start_users(self) -> None:
@@ -396,7 +393,6 @@ class HubServer:
         access, site = self._make_access(), _site_of(configuration)
         app = self._make_application(access)
         try:
-            await self._removals.open()
             await self._start_users()
             if self._remote is not None and self._renewal is not None:
                 await self._remote.open()
@@ -404,8 +400,6 @@ class HubServer:
             if self._tls is not None:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             await self._open_services()
-            parts = (self.acceptor, self._spaces, self._artefacts, self._users, self._gate)
-            self._removals.start(_parts_of_tenants(*parts, configuration.tenants))
             if access.keeper is not None and not access.open:
                 access.keeper.start()
             guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
@@ -461,7 +455,6 @@ class HubServer:
             ends.push_async_callback(self._tap.stop)
             ends.push_async_callback(self._messaging.stop)
             ends.callback(self._health.stop)
-            ends.push_async_callback(self._removals.close)
 
     async def _open_services(self) -> None:
         """Open the services with connections to the registry of their own. Raises `RegistryError`."""
@@ -491,8 +484,7 @@ class HubServer:
         """Make the application that answers over HTTP."""
         clock = asyncio.get_running_loop().time
         quotas = self._configuration.tenants
-        parts, removed = (self._fleet, quotas, self.acceptor, self._spaces, self._service), self._removals.is_removed
-        tenants = TenantsView(*parts, clock, removed)
+        tenants = TenantsView(self._fleet, quotas, self.acceptor, self._spaces, self._service, clock)
         usage = UsageView(self._committer.read, _now_us)
         return application(
             self._fleet,
@@ -512,7 +504,6 @@ class HubServer:
                 *user_routes(self._users, self._gate, access),
                 *tenant_routes(tenants, usage, access),
                 *quota_routes(self._configuration.tenants, self._quotas, access),
-                *removal_routes(self._removals, access),
                 *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
                 *webhook_routes(self._webhooks, access),
@@ -616,8 +607,6 @@ class HubServer:
         """Make the session of an application in its tenant's space. Raises `PeerNotServed`."""
         if not self._configuration.applications:
             raise PeerNotServed(NO_APPLICATIONS)
-        if not self._removals.is_current:
-            raise PeerNotServed("the hub looks for changes of tenants; try again in a second")
         space = self._spaces.get(peer.tenant)
         if space is None:
             if self._issuer is not None:
@@ -660,53 +649,6 @@ def _hub_figures(
         configurations=desired.figures.gateways if desired is not None else {},
         campaigns=campaigns,
     )
-
-
-def _make_removals(registry: sa.URL) -> tuple[ChangeNotices, HubTenantRemovals]:
-    """Make the notices between hubs, and what continues the removals of tenants."""
-    notices = ChangeNotices(registry)
-    hint, clock = notices.follow(NoticeTopic.TENANTS), asyncio.get_running_loop().time
-    return notices, HubTenantRemovals(registry, hint, _now_us, clock)
-
-
-def _make_acceptor(
-    configuration: HubConfiguration,
-    gate: Authenticator,
-    serve: Mapping[PeerKind, Serve],
-    removals: HubTenantRemovals,
-) -> Acceptor:
-    tenants = configuration.tenants
-    return Acceptor(gate, serve, dev=configuration.dev, tenants=tenants, is_leaving=removals.is_leaving)
-
-
-def _make_spaces(
-    configuration: HubConfiguration,
-    acceptor: Acceptor,
-    opened: Callable[[TenantSpace], None],
-    removals: HubTenantRemovals,
-) -> Spaces:
-    folder_of = removals.folder_of
-    return Spaces(configuration.data, acceptor.applications, opened, configuration.tenants, folder_of)
-
-
-def _parts_of_tenants(
-    acceptor: Acceptor,
-    spaces: Spaces,
-    artefacts: HubArtefacts,
-    users: FollowedUsers | SharedUsers | None,
-    gate: Authenticator,
-    tenants: Tenants,
-) -> RemovalParts:
-    """Return the parts of a hub that have something of a tenant."""
-
-    def known() -> Mapping[str, object]:
-        return gate.users
-
-    def follow(tenant: str) -> None:
-        if tenant in tenants_of(gate.users) or tenant in tenants.named:
-            spaces.follow((tenant,))
-
-    return RemovalParts(acceptor, spaces, artefacts, users, known, follow)
 
 
 def _make_fleet(landing: Landing, quotas: Tenants, hub: str) -> FleetState:

@@ -1,16 +1,14 @@
 """Address spaces of a hub's tenants: a router with its store for each tenant's applications.
 
 A space is opened when its tenant has a user, on a thread, because opening a store takes some 50 ms. It stays open until
-the hub stops. Messages between applications are stored as at a gateway, in ``DATA/spaces/<tenant>``. After a tenant was
-removed, one of its name has a folder with the number of removals, ``<tenant>.1``: so a hub that was away during the
-removal does not take the older one.
+the hub stops. Messages between applications are stored as at a gateway, in ``DATA/spaces/<tenant>``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -84,20 +82,15 @@ class Spaces:
         drivers: Callable[[str], Iterable[ConnectionDriver]],
         opened: Callable[[TenantSpace], object] = lambda _space: None,
         tenants: Tenants | None = None,
-        folder_of: Callable[[str], str | None] = lambda tenant: tenant,
     ) -> None:
         """`drivers` returns the connections of one tenant's applications; `opened` is called with each new space;
-        `tenants` has the quotas; `folder_of` returns the name of the folder of a tenant's space, None while it must not
-        be opened."""
+        `tenants` has the quotas."""
         self.troubles: dict[str, str] = {}
         """Reason why a space is not open, by tenant."""
         self._data = data
         self._drivers = drivers
         self._opened = opened
         self._tenants = tenants or Tenants()
-        self._folder_of = folder_of
-        self._folders: dict[str, str] = {}
-        """Folder of each open space."""
         self._loop = asyncio.get_running_loop()
         self._open: dict[str, TenantSpace] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -110,9 +103,8 @@ class Spaces:
         return len(self._open)
 
     def get(self, tenant: str) -> TenantSpace | None:
-        """Return the space of a tenant; None if it is not open, or of an earlier tenant of that name."""
-        space = self._open.get(tenant)
-        return space if space is not None and self._folders[tenant] == self._folder_of(tenant) else None
+        """Return the space of a tenant; None if it is not open."""
+        return self._open.get(tenant)
 
     async def start(self) -> None:
         """Wait for spaces that are being opened, and start the timer."""
@@ -123,34 +115,13 @@ class Spaces:
     def follow(self, tenants: Iterable[str]) -> None:
         """Open the spaces of these tenants, which have users."""
         for tenant in tenants:
-            if tenant in self._open or tenant in self._opening or (folder := self._folder_of(tenant)) is None:
+            if tenant in self._open or tenant in self._opening:
                 continue
             if len(self._open) + len(self._opening) >= SPACES_MAX:
                 self._failed(tenant, f"the limit of {SPACES_MAX} address spaces is reached")
                 continue
-            task = self._loop.create_task(self._make(tenant, folder), name=f"space {tenant}")
+            task = self._loop.create_task(self._make(tenant), name=f"space {tenant}")
             self._opening[tenant] = task
-
-    async def is_in_older_folder(self, tenant: str) -> bool:
-        """Return whether the space of a tenant is open in the folder of an earlier tenant of that name."""
-        if (opening := self._opening.get(tenant)) is not None:
-            await asyncio.wait([opening])
-        return tenant in self._open and self._folders[tenant] != self._folder_of(tenant)
-
-    def close_older(self, tenant: str) -> None:
-        """Close a space that `is_in_older_folder`. Its applications have to be disconnected."""
-        self._open.pop(tenant).close()
-
-    def older_folders(self, removed: Mapping[str, int]) -> list[Path]:
-        """Return the folders of tenants that were removed, also of those with a new one. `removed`: number of removals
-        by tenant. Blocks."""
-        folder = self._data / FOLDER
-        found = []
-        for each in folder.iterdir() if folder.is_dir() else ():
-            tenant, _, number = each.name.partition(".")
-            if tenant in removed and (not number or number.isdigit()) and int(number or 0) < removed[tenant]:
-                found.append(each)
-        return found
 
     async def stop(self) -> None:
         """Close all spaces."""
@@ -165,8 +136,8 @@ class Spaces:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    async def _make(self, tenant: str, folder: str) -> None:
-        make = partial(open_store, self._data / FOLDER / folder, post=self._loop.call_soon_threadsafe)
+    async def _make(self, tenant: str) -> None:
+        make = partial(open_store, self._data / FOLDER / tenant, post=self._loop.call_soon_threadsafe)
         try:
             store = await asyncio.to_thread(make)
         except StoreError as error:
@@ -174,7 +145,6 @@ class Spaces:
         else:
             self.troubles.pop(tenant, None)
             stored_bytes = self._tenants.of(tenant).stored_bytes
-            self._folders[tenant] = folder
             space = self._open[tenant] = TenantSpace(tenant, store, partial(self._drivers, tenant), stored_bytes)
             self._opened(space)
             self._share_memory()

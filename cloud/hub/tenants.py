@@ -21,14 +21,6 @@ from cloud.hub.limits import (
     TENANT_STORED_BYTES_MAX,
     TENANT_WAITING_BYTES_MAX,
 )
-from cloud.lake.faults import RegistryError
-
-
-class TenantBeingRemoved(RegistryError):
-    """The tenant is being removed: nothing can be made in it."""
-
-    def __init__(self, tenant: str) -> None:
-        super().__init__(f"tenant {tenant} is being removed; when that has ended, its name can be used again")
 
 
 class Quota(ResourcePart, frozen=True, kw_only=True):

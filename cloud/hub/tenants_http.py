@@ -159,23 +159,20 @@ class TenantsView:
         spaces: Spaces,
         service: HubService,
         clock: Callable[[], float],
-        is_removed: Callable[[str], bool],
     ) -> None:
-        """`clock`: monotonic seconds. `is_removed` returns whether a tenant was removed; it may be there again."""
+        """`clock`: monotonic seconds."""
         self._fleet = fleet
         self._quotas = quotas
         self._acceptor = acceptor
         self._spaces = spaces
         self._service = service
         self._clock = clock
-        self._is_removed = is_removed
 
     def names(self) -> set[str]:
         """Return the tenants with gateways, users, a space or limits of their own."""
         users = tenants_of(self._acceptor.gate.users)
         spaces = (space.tenant for space in self._spaces)
-        seen = {name for name, each in self._fleet.tenants.items() if each.known or not self._is_removed(name)}
-        return {*seen, *users, *spaces, *self._quotas.named} or {DEFAULT_TENANT}
+        return {*self._fleet.tenants, *users, *spaces, *self._quotas.named} or {DEFAULT_TENANT}
 
     def count_users(self) -> Counter[str]:
         """Return the number of users by tenant."""

@@ -88,7 +88,7 @@ class HubArtefacts:
     async def open(self) -> None:
         """Open the registry, and finish removals that were interrupted. Raises `RegistryError`."""
         self._database = await self._run(lambda: open_registry(self._url).database)
-        await self.finish_removals()
+        await self._finish_removals()
 
     async def close(self) -> None:
         """Close the registry, without waiting for requests in progress. Idempotent."""
@@ -107,7 +107,7 @@ class HubArtefacts:
         if manifest.size > HUB_IMAGE_BYTES_MAX:
             words = f"the image of {manifest.label} has {manifest.size} bytes, and a hub takes {HUB_IMAGE_BYTES_MAX}"
             raise ArtefactRefused(ArtefactFault.TOO_LARGE, words)
-        await self.finish_removals()
+        await self._finish_removals()
         row = await self._ask(lambda tables: tables.add(self._new_row(tenant, manifest, envelope, by)))
         return await self._upload_of(row)
 
@@ -255,7 +255,7 @@ class HubArtefacts:
             pass
         await self._ask(lambda tables: tables.end_removal(row))
 
-    async def finish_removals(self) -> None:
+    async def _finish_removals(self) -> None:
         """Continue removals that were interrupted, or have failed."""
         for row in await self._ask(lambda tables: tables.removals()):
             try:

@@ -44,8 +44,6 @@ class NoticeTopic(enum.Enum):
     ALERTS = "alerts"
     QUOTAS = "quotas"
     """Limits of tenants."""
-    TENANTS = "tenants"
-    """Removals of tenants."""
     EVENTS = "events"
     SIGNATURES = "signatures"
     """Requests for signatures, and configurations without one."""

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 31
+SCHEMA_VERSION = 30
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -544,18 +544,6 @@ tenant_quotas = sa.Table(
     sa.Column("document", sa.Text, nullable=True),
     sa.Column("number", sa.BigInteger, nullable=False),
 )
-tenant_removals = sa.Table(
-    "tenant_removals",
-    metadata,
-    sa.Column("tenant", sa.String(255), primary_key=True),
-    sa.Column("number", sa.BigInteger, nullable=False),
-    sa.Column("begun_at", sa.BigInteger, nullable=False),
-    sa.Column("begun_by", NameType, nullable=False),
-    sa.Column("forced", sa.Boolean, nullable=False),
-    sa.Column("ended_at", sa.BigInteger, nullable=True),
-)
-TENANTS_END = 30
-"""First `SCHEMA_VERSION` of hubs that take part in the removal of a tenant."""
 usage = sa.Table(
     "usage",
     metadata,

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (31, "3a83b99fb04d23c1")
+TABLES_OF_VERSION = (30, "94276802a512f402")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 
