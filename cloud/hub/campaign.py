@@ -139,12 +139,18 @@ class CampaignStep(NamedTuple):
 
 
 def move_member(
-    member: CampaignMember, report: MemberReport | None, pace: CampaignPace, now_us: int, *, held: bool = False
+    member: CampaignMember,
+    report: MemberReport | None,
+    pace: CampaignPace,
+    now_us: int,
+    *,
+    held: bool = False,
+    settling: bool = False,
 ) -> CampaignMember:
     """Return a member with the phase that its newest report and the time give it.
 
-    `held`: silence is no failure now. The campaign is paused or halted, so that gateways do not let devices fetch the
-    version, or the hub may not have the reports yet.
+    `held`: the campaign is paused or halted, so that gateways do not let devices fetch the version: silence is no
+    failure. `settling`: the hub may not have the reports yet: silence is no sleep either, as failures may wait.
     """
     silent = member.phase is MemberPhase.FAILED and member.loading_at is not None
     if member.phase not in FALLIBLE and not silent:
@@ -158,7 +164,9 @@ def move_member(
     if member.phase is MemberPhase.CONFIRMED:
         return _move_confirmed(member, report, pace, now_us)
     after = _move_answered(member, report, now_us)
-    return after if after is not member or silent else _move_silent(member, pace, now_us, held=held)
+    if after is not member or silent or settling:
+        return after
+    return _move_silent(member, pace, now_us, held=held)
 
 
 def _move_answered(member: CampaignMember, report: MemberReport | None, now_us: int) -> CampaignMember:

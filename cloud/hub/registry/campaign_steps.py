@@ -64,10 +64,11 @@ def _movable(record: CampaignRecord, now_us: int, *, settling: bool = False) -> 
         member.phase.in_([each.value for each in FALLIBLE]) & failed,
         member.phase.in_([each.value for each in OPEN]) & answered,
         (member.phase == MemberPhase.FAILED.value) & loading & (failed | answered),
-        sent & ~loading & silent,
         (member.phase == MemberPhase.CONFIRMED.value)
         & ((proceeds & new) | (report.state == UpdateState.HEALTHY.value) | (member.since <= soaked_since)),
     ]
+    if not settling:
+        conditions.append(sent & ~loading & silent)
     if not settling and record.state not in HOLDING:
         away = member.phase == MemberPhase.AWAY.value  # by an older program, which takes silence for sleep
         conditions.append(((sent & silent) | away) & (member.loading_at <= silent_since))
@@ -75,7 +76,7 @@ def _movable(record: CampaignRecord, now_us: int, *, settling: bool = False) -> 
 
 
 def has_step(tx: sa.Connection, campaign: str, now_us: int, *, settling: bool = False) -> bool:
-    """Return whether a campaign has a step to make. `settling`: silence is no failure yet."""
+    """Return whether a campaign has a step to make. `settling`: silence says nothing yet."""
     record = campaign_of(tx, campaign)
     if record.marked_to is not None:
         return True
@@ -133,8 +134,8 @@ def _move_members(tx: sa.Connection, record: CampaignRecord, now_us: int, *, set
     """Move members to the phases that their reports and the time give them; return whether there may be more."""
     query = with_reports(record.id).where(_movable(record, now_us, settling=settling)).limit(MOVED_AT_ONCE)
     rows = list(member_rows(tx, query))
-    held = settling or record.state in HOLDING
-    moved = [move_member(row.member, row.report, record.pace, now_us, held=held) for row in rows]
+    held = record.state in HOLDING
+    moved = [move_member(row.member, row.report, record.pace, now_us, held=held, settling=settling) for row in rows]
     pairs = [(row.member, after) for row, after in zip(rows, moved, strict=True) if after != row.member]
     changed = [after for _, after in pairs]
     update_members(tx, record.id, changed)

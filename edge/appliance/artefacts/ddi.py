@@ -134,10 +134,8 @@ class DdiApi:
         artefact = held.reported if held is not None else await self._reporting.former_of_number(device.name, number)
         if artefact is None:
             raise _unknown_action(request, device)
-        if held is not None:
-            attempt = self._serving.attempt(held, device.name, await self._reporting.known(device.name))
-            if _requested_action(request) != _action(number, attempt):
-                return Response(status_code=200)  # a client repeats what it said of an earlier campaign
+        if held is not None and await self._is_of_former_attempt(request, device, held):
+            return Response(status_code=200)
         await self._reporting.report(self._gate, device.name, artefact, report)
         return Response(status_code=200)
 
@@ -179,6 +177,16 @@ class DdiApi:
         return await self._serving.image(request, device, artefact, opened)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _is_of_former_attempt(self, request: Request, device: AdmittedDevice, held: HeldArtefact) -> bool:
+        """Return whether a client repeats what it has said in an earlier campaign; False if that is not known."""
+        try:
+            known = await self._reporting.known(device.name)
+        except RequestRefused:  # a report is published rather than refused
+            return False
+        if known.about(held.manifest) is None:
+            return False
+        return _requested_action(request) != _action(held.number, self._serving.attempt(held, device.name, known))
 
     def _held(self, number: int, device: AdmittedDevice) -> HeldArtefact | None:
         """Return the artefact of an action, if the device may have it."""

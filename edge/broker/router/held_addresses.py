@@ -67,12 +67,17 @@ class HeldAddresses:
         place = (address, number if alone else None)
         before = self._all.get(place)
         wait_s = min(before.wait_s * _FACTOR, _LONGEST_S) if before is not None else _FIRST_S
+        left = self._places.get(number)
         self.remove(number)
         held = self._all.setdefault(place, HeldAddress(why, wait_s))
         held.why, held.wait_s, held.again_s = why, wait_s, now_s + wait_s
         held.numbers[number] = None
         self._places[number] = place
         heapq.heappush(self._next, (held.again_s, number, place))
+        rest = self._all.get(left) if left is not None and left != place else None
+        if left is not None and rest is not None:  # its try said nothing about the others
+            rest.again_s = now_s
+            heapq.heappush(self._next, (now_s, next(iter(rest.numbers)), left))
 
     def trials(self, now_s: float) -> Sequence[int]:
         """Return the messages to try now, one of an address, at most `SCHEDULED_TRIALS_MAX`.

@@ -303,6 +303,20 @@ def test_silence_is_no_failure_until_reports_have_had_their_time(site: Site) -> 
     assert site.phases(campaign) == {"a": "done", "b": "failed"}
 
 
+def test_device_is_not_asleep_until_reports_have_had_their_time(site: Site) -> None:
+    """Its failure may wait at its gateway: the next wave must not begin without it."""
+    campaign = site.start(waves="2,100%")
+    site.run(campaign)
+    site.report("a", "healthy")
+    site.now += 1_000_000
+    while site.campaigns.advance(campaign, settling=True):
+        pass
+    assert site.phases(campaign) == {"a": "done", "b": "sent", "c": "waiting", "d": "waiting"}
+    site.report("b", "rolled-back")
+    assert site.run(campaign).state is RolloutState.HALTED
+    assert site.phases(campaign)["c"] == "waiting"
+
+
 def test_members_of_an_older_program(site: Site, place: Place) -> None:
     """Schema 28 remembered no reports: the time at which a hub took one decides."""
     for name, state in (("a", "rolled-back"), ("b", "healthy"), ("c", "downloading")):

@@ -684,6 +684,17 @@ class TestCampaigns:
 
         run(tmp_path, test)
 
+    def test_feedback_counts_when_the_gateway_has_lost_its_reports(self, tmp_path: Path) -> None:
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7)
+            rig.keeper.offer_to("pump-1", campaign="c2")
+            feedback = {"status": {"execution": "closed", "result": {"finished": "success"}}}
+            action = f"{TestDdi.ROOT}/deploymentBase/{limits.ACTION_ARTEFACTS + 7}"
+            assert (await rig.ask("POST", f"{action}/feedback", json=feedback)).status_code == 200
+            assert rig.reports() == 1
+
+        run(tmp_path, test)
+
     def test_wrong_board_is_reported_to_each_campaign(self, tmp_path: Path) -> None:
         async def test(rig: Rig) -> None:
             rig.keeper.add()

@@ -441,6 +441,25 @@ class TestRefusingAddresses:
         assert site.after(0) == [b"%d" % number for number in range(20)]
         assert (site.schedule.refused, site.kept) == (1, 1)
 
+    def test_unreadable_message_of_a_full_address_holds_up_no_other(self) -> None:
+        site = Site()
+        rules = {"queue/#": AddressPolicy(quota_bytes=1, when_full=WhenFull.REJECT)}
+        site.router.reconfigure(site.router.addresses.table, rules)
+        for number in range(3):
+            site.send(b"%d" % number * 10, 1000)
+        site.commit()
+        site.after(2)
+        assert site.schedule.refused == 3
+        first = next(iter(site.schedule)).number
+        site.store.state.delete(CONTENT, f"{first:016x}")
+        site.commit()
+        site.router.addresses.configure(site.router.addresses.table, {})
+        site.router.quotas.configure({})
+        for _ in range(3):
+            site.after(2 * FIRST_S)
+        assert site.delivered == [b"1" * 10, b"2" * 10]
+        assert site.schedule.refused == 1
+
     @pytest.mark.parametrize("count", [1, 3])
     def test_held_messages_wait_on_when_the_clock_changes(self, count: int) -> None:
         site = Site()
