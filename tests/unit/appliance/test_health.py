@@ -40,10 +40,12 @@ class Gateway:
         self.state, self.figures = state, figures
         self.quotas = SimpleNamespace(usage=list, space_bytes=None, closed=False, floor_bytes=0)
         self.feeds = SimpleNamespace(restarts=0)
+        self.scheduled = SimpleNamespace(refused=0)
         router: Any = SimpleNamespace(
             quotas=self.quotas,
             feeds=self.feeds,
             names=(),
+            scheduled=self.scheduled,
             queues=SimpleNamespace(opened={}),
             durable_subscriptions=SimpleNamespace(opened={}),
             unrouted=(),
@@ -214,6 +216,7 @@ _ENDED_LIST = SimpleNamespace(trouble="crl.pem has ended", closed=False)
         (lambda gateway: setattr(gateway.listeners, "certificate_trouble", "it stays: no PEM"), "no PEM"),
         (lambda gateway: setattr(gateway.listeners, "revocations", _ENDED_LIST), "crl.pem has ended"),
         (lambda gateway: setattr(gateway.gate, "late", 1), "logins wait"),
+        (lambda gateway: setattr(gateway.scheduled, "refused", 2), "refused by their addresses"),
         (lambda gateway: setattr(gateway.gate, "waits_s", 5.0), "logins wait"),
         (lambda gateway: setattr(gateway, "users", "credentials.sqlite: disk I/O error"), "disk I/O error"),
         (lambda gateway: gateway.store.medium.problems.append("commit: disk full"), "disk full"),
