@@ -319,15 +319,19 @@ class IncomingLink(Origin):
     def _publish(
         self, address: str, header: bytes, flags: int, bodies: list[bytes], tokens: Sequence[int], device: str = ""
     ) -> None:
-        if header and read_header(header).durable:
-            flags |= DURABLE
         self._in_flight += len(tokens)
-        publication = Publication(self, Run(address, device or self.name, flags, header, bodies), tokens)
+        publication = Publication(self, self._run(address, header, flags, bodies, device), tokens)
         trace = self._driver.trace
         if trace is None:
             self._router.publish(publication)
         else:
             trace.publish(self._router, publication)
+
+    def _run(self, address: str, header: bytes, flags: int, bodies: list[bytes], device: str) -> Run:
+        """Return messages as a run. `device`: empty for the sender's own."""
+        if header and read_header(header).durable:
+            flags |= DURABLE
+        return Run(address, device or self.name, flags, header, bodies)
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled
@@ -365,7 +369,7 @@ class IncomingLink(Origin):
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
         properties = properties_of(body)
-        later = delivery_time_of(body, self._router.time_of_day_ms(), creation_ms_of(properties))
+        later = delivery_time_of(body, self._router.time_of_day_ms, creation_ms_of(properties))
         header = self._header(header, expiry_ms_of(properties))
         if self._relay is not None:
             found = self._relay.translated(header, body, settled=settled)
@@ -382,9 +386,7 @@ class IncomingLink(Origin):
     def _schedule(self, message: TranslatedMessage, flags: int, wanted: DeliveryTime, token: int | None) -> None:
         """Have a message published at its delivery time. Raises `AttachRefused` or `DecodeError`."""
         address, device, header, body = message
-        if header and read_header(header).durable:
-            flags |= DURABLE
-        run = Run(address, device or self.name, flags, header, [without_delay(body)])
+        run = self._run(address, header, flags, [without_delay(body)], device)
         tokens = () if token is None else (token,)
         self._in_flight += len(tokens)
         try:

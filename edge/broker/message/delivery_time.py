@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from bridge.amqp_values import DecodeError, decode
@@ -26,12 +27,15 @@ class DeliveryTime(NamedTuple):
     """Time of day in milliseconds since 1970 (UTC); None for a delay."""
 
 
-def delivery_time_of(body: bytes, now_ms: int | None, created_ms: int | None) -> DeliveryTime | None:
+def delivery_time_of(
+    body: bytes, time_of_day_ms: Callable[[], int | None], created_ms: int | None
+) -> DeliveryTime | None:
     """Return the delivery time that a message requests; None without one, or if it has passed.
 
-    `body` has no header section. `now_ms` is the time of day, None while it is not known to be right: then a requested
-    time of day is compared with `created_ms`, the creation-time by the sender's clock, as clients of JMS send it. Of
-    several times the last one counts. Raises `DecodeError` for a value that is not a number.
+    `body` has no header section. `time_of_day_ms` is called for a message with a request, and returns None while the
+    clock is not known to be right: then a requested time of day is compared with `created_ms`, the creation-time by the
+    sender's clock, as clients of JMS send it. Of several times the last one counts. Raises `DecodeError` for a value
+    that is not a number.
     """
     section = section_at(body, 0)
     if section.code != MESSAGE_ANNOTATIONS:
@@ -39,6 +43,7 @@ def delivery_time_of(body: bytes, now_ms: int | None, created_ms: int | None) ->
     annotations = body[section.value : section.end]
     if not any(name in annotations for name in _ENCODED):
         return None
+    now_ms = time_of_day_ms()
     known_ms = created_ms if now_ms is None else now_ms
     found: DeliveryTime | None = None
     for key, pair in pairs(annotations, 0):
