@@ -63,6 +63,7 @@ from cloud.hub.alerts.service import AlertsNotReady, HubAlerts
 from cloud.hub.changes import note_change
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
+from cloud.hub.page_position import decode_time_position
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, MuteRecord, ReceiverRecord, RuleSettings
 from cloud.hub.scope import FLEET, Scope, scope_of
 from cloud.hub.webhooks.sending import key_of, make_secret
@@ -163,7 +164,7 @@ class _AlertApi:
         tenants = None if scope.tenant is None else (scope.tenant,)
         wanted = AlertFilter(tenants, "" if state == "all" else state, severity, query.get("q", "")[:100])
         if after := query.get("after"):
-            wanted = wanted._replace(after=_position(after))
+            wanted = wanted._replace(after=decode_time_position(after))
         found, total = await self._alerts.ask(lambda registry: registry.page(wanted, limit + 1))
         last = found[limit - 1] if len(found) > limit else None
         following = f"{last.fired_at}-{last.id}" if last is not None else None
@@ -405,11 +406,3 @@ async def _document(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(400, f"invalid document: {error}") from None
-
-
-def _position(after: str) -> tuple[int, str]:
-    """Parse the position of a page. Raises `RequestRefused`."""
-    at, _, identifier = after.partition("-")
-    if not (at.isascii() and at.isdigit() and len(at) < 19 and identifier.isalnum()):
-        raise RequestRefused(400, "after must be the `next` of the page before")
-    return int(at), identifier

@@ -18,8 +18,6 @@ for every tenant.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
@@ -47,6 +45,7 @@ from cloud.hub.artefacts.service import ArtefactIncomplete, ArtefactsBusy, HubAr
 from cloud.hub.changes import note_change
 from cloud.hub.gateway_certificate import gateway_of
 from cloud.hub.json_http import answering, json_response
+from cloud.hub.page_position import decode_position, encode_position
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.artefacts import (
     FIRST_PLACE,
@@ -74,7 +73,6 @@ FOR_GATEWAYS: Final = "/uplink/artefacts/{name}/{version}"
 IMAGE_TYPE: Final = "application/octet-stream"
 _CursorText = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z", max_length=255)]
 _CursorNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-_Cursor = tuple[_CursorText, _CursorText, _CursorNumber, _CursorText]
 Download = Callable[[str, Request], Awaitable[Response]]
 """Returns the answer for a tenant."""
 
@@ -189,7 +187,7 @@ class _ArtefactApi:
         limit, after = limit_of(query), _after(query.get("after", ""))
         rows = await self._artefacts.page(tenant, query.get("name", ""), after, limit + 1)
         shown = rows[:limit]
-        following = _cursor(shown[-1]) if len(rows) > limit else None
+        following = encode_position(ArtefactPlace.of(shown[-1])) if len(rows) > limit else None
         return json_response(ArtefactPage(artefacts=[artefact_document(row) for row in shown], next=following))
 
     async def add(self, request: Request) -> Response:
@@ -272,16 +270,8 @@ def _shown(row: ArtefactRow) -> dict[str, object]:
     return {"sequence": row.sequence, "size": row.size, "sha256": row.sha256, "key": row.key_id}
 
 
-def _cursor(row: ArtefactRow) -> str:
-    content = msgspec.json.encode(tuple(ArtefactPlace.of(row)))
-    return base64.urlsafe_b64encode(content).decode()
-
-
 def _after(cursor: str) -> ArtefactPlace:
     """Return the place of a cursor. Raises `RequestRefused`."""
     if not cursor:
         return FIRST_PLACE
-    try:
-        return ArtefactPlace(*msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=_Cursor))
-    except (binascii.Error, ValueError):
-        raise RequestRefused(400, "after must be the `next` of a page") from None
+    return ArtefactPlace(*decode_position(cursor, tuple[_CursorText, _CursorText, _CursorNumber, _CursorText]))

@@ -31,6 +31,7 @@ from cloud.hub.campaigns.starting import CampaignDraft, NoDeviceChosen, find_dev
 from cloud.hub.changes import note_change
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
+from cloud.hub.page_position import decode_time_position, wrong_position
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign, WaveCounts
 from cloud.hub.registry.campaigns import CampaignError, Campaigns
@@ -89,7 +90,8 @@ class _CampaignApi:
         tenant = query.get("tenant") or scope.tenant
         if tenant is not None and (tenant_fault(tenant) is not None or not scope.covers(tenant)):
             raise RequestRefused(403, f"tenant {tenant[:255]} is outside your scope")
-        limit, after = limit_of(query), _position(query.get("after", ""))
+        limit, text = limit_of(query), query.get("after")
+        after = decode_time_position(text) if text else None
 
         def work(database: Database) -> list[tuple[CampaignRecord, WaveCounts]]:
             campaigns = Campaigns(database)
@@ -129,7 +131,7 @@ class _CampaignApi:
                 raise RequestRefused(400, f"phase must be one of: {', '.join(PHASES)}")
             phase = MemberPhase(query["phase"])
         if "\0" in after:
-            raise RequestRefused(400, "after must be the `next` of a page")
+            raise wrong_position()
         await self._find(scope.tenant, identifier)
         rows = await self._campaigns.read(
             lambda database: Campaigns(database).members(identifier, phase, after, limit + 1)
@@ -201,13 +203,3 @@ def draft_of(tenant: str, by: str, new: NewCampaign) -> CampaignDraft:
         made_by=by,
         note=new.note,
     )
-
-
-def _position(after: str) -> tuple[int, str] | None:
-    """Return the position of a page. Raises `RequestRefused`."""
-    if not after:
-        return None
-    at, _, identifier = after.partition("-")
-    if not (at.isascii() and at.isdigit() and len(at) < 19 and identifier.isalnum()):
-        raise RequestRefused(400, "after must be the `next` of the page before")
-    return int(at), identifier

@@ -72,6 +72,7 @@ from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, select
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import Changes, Labels, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
+from cloud.hub.page_position import decode_time_position
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import UnknownGateway, VersionRecord, WantedConfiguration
 from cloud.hub.registry.gateway_pages import ConfigurationPage
@@ -324,7 +325,7 @@ class _DesiredApi:
         scope = await scope_of(self._access, request)
         query = request.query_params
         tenant, limit = scope.tenant or query.get("tenant"), limit_of(query)
-        after = _position(query["after"]) if query.get("after") else None
+        after = decode_time_position(query["after"]) if query.get("after") else None
 
         def work(tables: ConfigurationTables) -> dict[str, Any]:
             found, total = tables.rollouts.page(tenant, after, limit + 1)
@@ -454,14 +455,6 @@ def _changes(body: bytes) -> Changes:
         raise RequestRefused(400, f'expected labels, as in {{"site": "berlin", "ring": null}}: {error}') from None
     validate_labels(found)
     return found
-
-
-def _position(after: str) -> tuple[int, str]:
-    """Parse the position of a page. Raises `RequestRefused`."""
-    at, _, identifier = after.partition("-")
-    if not (at.isascii() and at.isdigit() and len(at) < 19 and identifier.isalnum()):
-        raise RequestRefused(400, "after must be the `next` of the page before")
-    return int(at), identifier
 
 
 def _number(text: str, name: str) -> float:

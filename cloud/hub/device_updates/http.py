@@ -8,8 +8,6 @@ Both need the right to view: for one's own tenant, or with ``$fleet`` and ``?ten
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Annotated, Final
 
 import msgspec
@@ -25,6 +23,7 @@ from cloud.hub.device_updates.documents import (
 )
 from cloud.hub.device_updates.service import DeviceUpdatesBusy, HubDeviceUpdates
 from cloud.hub.json_http import answering, json_response
+from cloud.hub.page_position import decode_position, encode_position
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.device_updates import DeviceUpdate, UpdateFilter, UpdateKey
 from cloud.hub.registry_thread import RegistryClosed
@@ -38,7 +37,6 @@ REPORTS: Final = "/api/v1/artefact-reports"
 COUNTS: Final = "/api/v1/artefact-reports/counts"
 STATES: Final = tuple(each.value for each in UpdateState)
 _CursorPart = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z", max_length=600)]
-_Cursor = tuple[_CursorPart, _CursorPart, _CursorPart]
 
 answered: Final = answering({DeviceUpdatesBusy: 503, RegistryClosed: 503})
 
@@ -88,15 +86,9 @@ class _ReportApi:
 
 def cursor_of(row: DeviceUpdate) -> str:
     """Return the place of a report in the order of pages."""
-    return base64.urlsafe_b64encode(msgspec.json.encode([row.name, row.version, row.device])).decode()
+    return encode_position((row.name, row.version, row.device))
 
 
 def _after(cursor: str) -> UpdateKey | None:
     """Return the place of a cursor. Raises `RequestRefused`."""
-    if not cursor:
-        return None
-    try:
-        name, version, device = msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=_Cursor)
-    except (binascii.Error, ValueError):
-        raise RequestRefused(400, "after must be the `next` of a page") from None
-    return name, version, device
+    return decode_position(cursor, tuple[_CursorPart, _CursorPart, _CursorPart]) if cursor else None

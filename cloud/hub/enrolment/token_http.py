@@ -23,6 +23,7 @@ from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.tokens import NewTokens, TokenPage, TokenRequest, make_tokens, new_token, token_document
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import apply_changes, validate_labels
+from cloud.hub.page_position import decode_time_position
 from cloud.hub.peers import DEFAULT_TENANT, gateway_fault, tenant_fault
 from cloud.hub.registry.enrolments import EnrolmentRefused, TokenFilter
 from cloud.hub.scope import scope_of
@@ -62,7 +63,7 @@ class _TokenApi:
         if state and state not in _STATES:
             raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
         after, now_us = query.get("after"), self._enrolment.now_us()
-        wanted = TokenFilter(scope.tenant, state, query.get("id", ""), _position(after) if after else None)
+        wanted = TokenFilter(scope.tenant, state, query.get("id", ""), decode_time_position(after) if after else None)
         found, total = await self._enrolment.ask(lambda registry: registry.page(wanted, limit + 1, now_us))
         last = found[limit - 1] if len(found) > limit else None
         following = f"{last.created_at}-{last.id}" if last is not None else None
@@ -117,11 +118,3 @@ def _check(wanted: TokenRequest, tenant: str) -> None:
         raise RequestRefused(400, "a gateway is named twice: one token enrols it once")
     validate_labels(wanted.labels)
     apply_changes({}, wanted.labels)
-
-
-def _position(after: str) -> tuple[int, str]:
-    """Parse the position of a page. Raises `RequestRefused`."""
-    at, _, identifier = after.partition("-")
-    if not (at.isascii() and at.isdigit() and len(at) < 19 and identifier.isalnum()):
-        raise RequestRefused(400, "after must be the `next` of the page before")
-    return int(at), identifier

@@ -9,8 +9,6 @@ every hub of a registry.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -20,6 +18,7 @@ from starlette.responses import Response
 
 from cloud.hub.events.problem_recorder import ProblemRecorder, ProblemsNotReady
 from cloud.hub.json_http import answering, json_response
+from cloud.hub.page_position import decode_position, encode_position
 from cloud.hub.registry.problem_reader import Place, PlacedProblem, ProblemFilter, ProblemGroup
 from cloud.hub.scope import Scope, scope_of
 from edge.broker.http.access import HttpAccess
@@ -102,7 +101,7 @@ def problem_routes(
             raise RequestRefused(404, "the path ends with the name of a problem")
         after = _place_of(query.get("after", ""))
         found, total = await problems.read(lambda reader: reader.places(wanted, after, limit + 1))
-        following = _position_of(found[limit - 1]) if len(found) > limit else None
+        following = encode_position(found[limit - 1].place) if len(found) > limit else None
         rows = [place_document(each, hub_names()) for each in found[:limit]]
         return json_response(ProblemPlacesPage(places=rows, next=following, total=total))
 
@@ -148,16 +147,6 @@ def _severity(word: str) -> Severity:
     return Severity(word) if word in {each.value for each in Severity} else Severity.ERROR
 
 
-def _position_of(problem: PlacedProblem) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(problem.place)).decode()
-
-
 def _place_of(after: str) -> Place | None:
     """Parse the position of a page. Raises `RequestRefused`."""
-    if not after:
-        return None
-    try:
-        found = msgspec.json.decode(base64.urlsafe_b64decode(after), type=tuple[str, str, str, str])
-    except (msgspec.MsgspecError, binascii.Error, ValueError):
-        raise RequestRefused(400, "after must be the `next` of the page before") from None
-    return found
+    return decode_position(after, tuple[str, str, str, str]) if after else None

@@ -27,6 +27,7 @@ from cloud.hub.events.http import KNOWN_TYPES
 from cloud.hub.events.limits import EVENT_FILTER_MAX
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
+from cloud.hub.page_position import wrong_position
 from cloud.hub.peers import gateway_fault, tenant_fault
 from cloud.hub.registry.events import EventType
 from cloud.hub.registry.webhooks import TooManyWebhooks, WebhookRecord, WebhookState
@@ -140,7 +141,7 @@ class _WebhookApi:
             raise RequestRefused(403, f"tenant {tenant[:255]} is outside your scope")
         after = query.get("after", "")
         if after and not _is_id(after):
-            raise RequestRefused(400, "after must be the `next` of the page before")
+            raise wrong_position()
         found, total = await self._webhooks.ask(lambda registry: registry.page(tenant, after, limit + 1))
         now_us, manages = self._webhooks.now_us(), await self._managed(request)
         shown = [webhook_document(each, now_us, hides_url=not manages(each.tenant)) for each in found[:limit]]
