@@ -30,7 +30,7 @@ from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
-from edge.broker.router.scheduled_messages import ScheduleFault, ScheduleRefused
+from edge.broker.router.schedule_admission import ScheduleFault, ScheduleRefused
 
 _NS_IN_MS = 1_000_000
 _NO_CONSUMER = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)

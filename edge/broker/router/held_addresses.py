@@ -75,7 +75,7 @@ class HeldAddresses:
         self._places[number] = place
         heapq.heappush(self._next, (held.again_s, number, place))
         rest = self._all.get(left) if left is not None and left != place else None
-        if left is not None and rest is not None:  # its try said nothing about the others
+        if left is not None and rest is not None:  # the try has no meaning for the others
             rest.again_s = now_s
             heapq.heappush(self._next, (now_s, next(iter(rest.numbers)), left))
 

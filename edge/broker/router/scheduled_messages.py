@@ -7,13 +7,12 @@ is tried again (`HeldAddresses`).
 
 A message is late rather than early. A time of day is compared with the gateway's clock while that is known to be right.
 Otherwise a message waits for the same duration from its arrival, by a clock that was not set in between
-(`model.clock`). If there is none, because the clock stood still while the machine was off, the whole duration counts
-from the start.
+(`model.clock`). Without such a clock, because it stood still while the machine was off, the whole duration counts from
+the start.
 """
 
 from __future__ import annotations
 
-import enum
 import heapq
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -22,25 +21,21 @@ from typing import Final, Protocol
 import msgspec
 
 from bridge.hidden import hides
-from bridge.message import CLOCK_GOOD, Run
+from bridge.message import Run
 from edge.broker.limits import (
     SCHEDULED_AGAIN_S,
-    SCHEDULED_AHEAD_MS_MAX,
     SCHEDULED_AT_ONCE,
     SCHEDULED_AT_ONCE_BYTES,
-    SCHEDULED_BYTES_MAX,
-    SCHEDULED_MESSAGES_MAX,
-    SCHEDULED_USER_SHARE,
 )
 from edge.broker.message.delivery_time import DeliveryTime
 from edge.broker.message.translation import read_header, with_ttl
-from edge.broker.model.addresses import AddressType
 from edge.broker.model.clock import MessageClock
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import report
 from edge.broker.router.answers import Answers
 from edge.broker.router.batch import Publication
 from edge.broker.router.held_addresses import HeldAddresses
+from edge.broker.router.schedule_admission import SchedulableAddresses, ScheduleAdmission, ScheduledMessage
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError
 from edge.broker.store.records import Loss
@@ -61,57 +56,6 @@ _OF_MESSAGE: Final = (Refusal.TOO_LARGE, Refusal.FORMAT_INVALID)
 """Refusals that other messages of the address may not get."""
 
 
-class ScheduleFault(enum.Enum):
-    """Reason why a message cannot be scheduled."""
-
-    UNSUPPORTED = "scheduled delivery is not available here: send it when it is due"
-    ADDRESS = "the address keeps no messages of clients: send it when it is due"
-    CLOCK = "the clock is not known to be right: send x-opt-delivery-delay, or the creation-time as well"
-    EXPIRED = "the message would expire before its delivery: raise its time to live, or leave it out"
-    TOO_FAR = "the delivery time is too far away: compare the clocks of sender and gateway, or send it later"
-    NO_ROOM = "too many scheduled messages wait, or the store is full: send it when it is due"
-
-
-class ScheduleRefused(Exception):
-    """A message cannot be scheduled."""
-
-    def __init__(self, fault: ScheduleFault) -> None:
-        super().__init__(fault.value)
-        self.fault = fault
-
-
-class ScheduledMessage(msgspec.Struct, frozen=True):
-    """A scheduled message on disk, without its content."""
-
-    address: str
-    device: str
-    """As in `Run`."""
-    user: str
-    """User who is charged for the names that the message creates."""
-    size: int
-    """Bytes of body, properties and address."""
-    queue: bool
-    """True when its sender was promised a queue: a topic may keep nothing."""
-    received_at: int
-    """Arrival in UTC nanoseconds."""
-    good: bool
-    """True when the clock was known to be right then."""
-    wait_ms: int
-    """Milliseconds from the arrival to the delivery, by the clock at the arrival."""
-    at_ms: int | None = None
-    """Time of day of the delivery, as in `DeliveryTime`."""
-
-    @property
-    def stamp(self) -> Run:
-        """Return a run without messages that has the age of this one."""
-        return Run(self.address, self.device, CLOCK_GOOD if self.good else 0, b"", [], self.received_at)
-
-    @property
-    def owner(self) -> str:
-        """Return who is charged for the room: the user, or without authentication the device."""
-        return self.user or self.device
-
-
 class WaitingMessage:
     """A scheduled message in memory."""
 
@@ -122,7 +66,7 @@ class WaitingMessage:
         """Microseconds of the arrival (UTC), or one more than the number before."""
         self.kept = kept
         self.due_s = due_s
-        """When it is due (monotonic seconds)."""
+        """Time of its delivery or next try (monotonic seconds)."""
         self.ticket = ticket
         """Commit that makes it durable; None afterwards."""
         self.trial: DueMessage | None = None
@@ -151,19 +95,11 @@ class DueMessage(Origin):
         self._schedule.refuse(self, why)
 
 
-class SchedulingRouter(Protocol):
+class SchedulingRouter(SchedulableAddresses, Protocol):
     """Part of the router that the schedule uses."""
 
     def publish(self, batch: Publication) -> None:
         """Publish a due message."""
-        ...
-
-    def schedulable_type(self, address: str) -> AddressType | None:
-        """Return the type of a queue or topic that clients may send to; None: no message can be scheduled for it."""
-        ...
-
-    def schedulable_bytes(self) -> int:
-        """Return the bytes that scheduled messages may have; 0 while the store takes no messages."""
         ...
 
     def flush_soon(self) -> None:
@@ -189,7 +125,7 @@ class ScheduledMessages:
         self._clock, self._now_s = clock, now_s
         self._answers = answers
         self._router = router
-        self._supported = supported
+        self._admission = ScheduleAdmission(clock, router, supported=supported)
         self._waiting: dict[int, WaitingMessage] = {}
         self._due: list[tuple[float, int]] = []
         """Heap of (due, number). An entry counts only while it has the message's own due time."""
@@ -201,9 +137,6 @@ class ScheduledMessages:
         """Messages that had joined the open group before their publication raised."""
         self._unstamped: list[WaitingMessage] = []
         """Messages from before the clock was right, to be stamped by it."""
-        self._bytes = 0
-        self._used: dict[str, tuple[int, int]] = {}
-        """Messages and bytes by owner."""
         self._last = 0
         """Last number."""
         self._load()
@@ -218,7 +151,7 @@ class ScheduledMessages:
         Raises ScheduleRefused.
         """
         self._clock.read()
-        kept = self._checked(run, origin.user, wanted)
+        kept = self._admission.admit(run, origin.user, wanted)
         self._last = number = max(self._last + 1, kept.received_at // _NS_IN_US)
         self._state.put(CONTENT, _key(number), msgspec.msgpack.encode(run))
         ticket = self._state.put(KIND, _key(number), msgspec.msgpack.encode(kept))
@@ -228,35 +161,6 @@ class ScheduledMessages:
         self._answers.accept_with(ticket, origin, tokens)
         self._router.flush_soon()
 
-    def _checked(self, run: Run, user: str, wanted: DeliveryTime) -> ScheduledMessage:
-        """Return the message to keep. Raises ScheduleRefused."""
-        if not self._supported:
-            raise ScheduleRefused(ScheduleFault.UNSUPPORTED)
-        kind = self._router.schedulable_type(run.address)
-        if kind is None:
-            raise ScheduleRefused(ScheduleFault.ADDRESS)
-        if wanted.wait_ms is None:
-            raise ScheduleRefused(ScheduleFault.CLOCK)
-        ttl_ms = read_header(run.properties).ttl_ms
-        if ttl_ms is not None and ttl_ms <= wanted.wait_ms:
-            raise ScheduleRefused(ScheduleFault.EXPIRED)
-        if wanted.wait_ms > SCHEDULED_AHEAD_MS_MAX:
-            raise ScheduleRefused(ScheduleFault.TOO_FAR)
-        kept = ScheduledMessage(
-            run.address, run.device, user, run.size, kind.is_queue, self._clock.now_ns, self._clock.good,
-            wanted.wait_ms, wanted.at_ms,
-        )  # fmt: skip
-        bytes_max, share = min(SCHEDULED_BYTES_MAX, self._router.schedulable_bytes()), SCHEDULED_USER_SHARE
-        count, size = self._used.get(kept.owner, (0, 0))
-        if (
-            len(self._waiting) >= SCHEDULED_MESSAGES_MAX
-            or count >= SCHEDULED_MESSAGES_MAX // share
-            or self._bytes + kept.size > bytes_max
-            or size + kept.size > bytes_max // share
-        ):
-            raise ScheduleRefused(ScheduleFault.NO_ROOM)
-        return kept
-
     # --- for operators ------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -265,7 +169,7 @@ class ScheduledMessages:
     @property
     def bytes(self) -> int:
         """Bytes of all scheduled messages, without those that their addresses are storing."""
-        return self._bytes
+        return self._admission.bytes
 
     @property
     def refused(self) -> int:
@@ -368,7 +272,7 @@ class ScheduledMessages:
             self._state.restore(CONTENT, _key(waiting.number), due.content)
             self._state.restore(KIND, _key(waiting.number), msgspec.msgpack.encode(waiting.kept))
             waiting.trial = None
-            self._bytes += waiting.kept.size
+            self._admission.end_move(waiting.kept)
             self._hold(waiting, why, alone=alone)
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -389,21 +293,15 @@ class ScheduledMessages:
 
     def _enter(self, waiting: WaitingMessage) -> None:
         self._waiting[waiting.number] = waiting
-        self._bytes += waiting.kept.size
-        count, size = self._used.get(waiting.kept.owner, (0, 0))
-        self._used[waiting.kept.owner] = count + 1, size + waiting.kept.size
+        self._admission.enter(waiting.kept)
 
     def _forget(self, waiting: WaitingMessage) -> None:
         if self._waiting.pop(waiting.number, None) is None:
             return
         self._held.remove(waiting.number)
         self._refused.discard(waiting.number)
-        if waiting.trial is None:
-            self._bytes -= waiting.kept.size
+        self._admission.leave(waiting.kept, moved=waiting.trial is not None)
         waiting.trial = None
-        count, size = self._used.pop(waiting.kept.owner)
-        if count > 1:
-            self._used[waiting.kept.owner] = count - 1, size - waiting.kept.size
 
     def _delete_stored(self, number: int) -> Ticket:
         self._state.delete(CONTENT, _key(number))
@@ -458,7 +356,7 @@ class ScheduledMessages:
         self._state.put(KIND, _key(waiting.number), msgspec.msgpack.encode(waiting.kept))
 
     def _due_s(self, waiting: WaitingMessage) -> float:
-        """Return when a message is due (monotonic seconds), as its time of day or its age tells; else as before."""
+        """Return when a message is due (monotonic seconds), by its time of day or its age; else as before."""
         clock, now_s, kept = self._clock, self._now_s(), waiting.kept
         if kept.at_ms is not None and clock.good:
             return now_s + kept.at_ms / 1e3 - clock.now_ns / 1e9
@@ -489,7 +387,7 @@ class ScheduledMessages:
             self._hold(waiting, Refusal.STORE_FAILED, alone=True)
             return
         waiting.trial = due = DueMessage(self, waiting, content or b"")
-        self._bytes -= kept.size  # they count at the address from now on
+        self._admission.begin_move(kept)
         ticket, gathered = self._delete_stored(number), self._store.commits.gathered
         try:
             self._router.publish(Publication(due, self._current(kept, run), _TOKEN))

@@ -31,7 +31,8 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.router.logs import QUEUE_LOG
 from edge.broker.router.router import Router
-from edge.broker.router.scheduled_messages import CONTENT, KIND, ScheduledMessages, ScheduleFault, ScheduleRefused
+from edge.broker.router.schedule_admission import ScheduleFault, ScheduleRefused
+from edge.broker.router.scheduled_messages import CONTENT, KIND, ScheduledMessages
 from edge.broker.store.errors import StoreError
 from tests.support.memory_store import MemoryStore
 
