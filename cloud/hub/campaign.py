@@ -149,8 +149,8 @@ def move_member(
 ) -> CampaignMember:
     """Return a member with the phase that its newest report and the time give it.
 
-    `held`: the campaign is paused or halted, so that gateways do not let devices fetch the version: silence is no
-    failure. `settling`: the hub may not have the reports yet: silence is no sleep either, as failures may wait.
+    `held`: the campaign is paused or halted, so that gateways do not let devices fetch the version, and silence does
+    not count as a failure. `settling`: the hub may not have the reports yet, and silence does not count at all.
     """
     silent = member.phase is MemberPhase.FAILED and member.loading_at is not None
     if member.phase not in FALLIBLE and not silent:

@@ -504,7 +504,7 @@ SCHEDULED_BYTES_MAX: Final = 64 << 20
 """Their bytes, which belong to no address until they are due."""
 
 SCHEDULED_SPACE_SHARE: Final = 4
-"""They may use this part of the quota of the space: a quarter, so that addresses have room."""
+"""Part of the quota of the space that they may use: a quarter, so that addresses have room."""
 
 SCHEDULED_USER_SHARE: Final = 2
 """One user, or one device without authentication, may use this part of both limits: a half. So a faulty application

@@ -8,7 +8,7 @@ CHECK_INTERVAL_S: Final = 2.0
 """Seconds between two looks at the campaigns: as long as a changed device takes to its gateway."""
 
 SETTLING_S: Final = 900.0
-"""Seconds after the start of a hub, or the return of its registry, in which silence is no failure: gateways bring the
+"""Seconds after the start of a hub, or the return of its registry, in which silence does not count: gateways bring the
 reports that they have kept until then."""
 
 QUERIES_MAX: Final = 64

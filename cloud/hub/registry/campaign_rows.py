@@ -78,7 +78,7 @@ class OfferingCampaign(NamedTuple):
 
     id: str
     done: bool
-    """It has reached its end, and goes on to offer its version."""
+    """True when it has reached its end; it goes on to offer its version."""
 
 
 MARKED_AT_ONCE: Final = 500

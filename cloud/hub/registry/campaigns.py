@@ -166,7 +166,7 @@ class Campaigns:
 
     def forget_old(self) -> bool:
         """Delete some devices of the oldest campaign beyond `CAMPAIGNS_KEPT` of a tenant, and then the campaign; return
-        False if there is none."""
+        False if every tenant has fewer."""
 
         def work(tx: sa.Connection) -> bool:
             old = _oldest(tx)
@@ -185,7 +185,7 @@ class Campaigns:
 
     def has_step(self, campaign: str, *, settling: bool = False) -> bool:
         """Return whether there is a step to make; for a database that reads, too. `settling`: the hub may not have all
-        reports yet, so silence is no failure."""
+        reports yet, so silence does not count."""
         return self._database.transaction(lambda tx: has_step(tx, campaign, self._clock(tx), settling=settling))
 
     def advance(self, campaign: str, *, settling: bool = False) -> bool:

@@ -179,7 +179,7 @@ class DdiApi:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _is_of_former_attempt(self, request: Request, device: AdmittedDevice, held: HeldArtefact) -> bool:
-        """Return whether a client repeats what it has said in an earlier campaign; False if that is not known."""
+        """Return whether a client repeats its feedback of an earlier campaign; False if that is not known."""
         try:
             known = await self._reporting.known(device.name)
         except RequestRefused:  # a report is published rather than refused
