@@ -140,12 +140,8 @@ SESSION_LINK_S: Final = 60.0
 SESSION_LINKS_MAX: Final = 16
 """Unused links; the oldest is dropped for a new one."""
 
-OIDC_SIGN_INS_MAX: Final = 256
-"""Sign-ins in progress at the issuer, 1 KiB each; the oldest one of the busiest address is dropped for a new
-one."""
-
 OIDC_SIGN_IN_S: Final = 600.0
-"""Seconds for a sign-in at the issuer: a second factor has to be found first."""
+"""Seconds after which a browser forgets a sign-in at the issuer: a second factor has to be found first."""
 
 OIDC_RENEW_BEFORE_S: Final = 30.0
 """Seconds before the end of a token at which the next one is requested."""

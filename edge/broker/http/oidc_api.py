@@ -5,32 +5,27 @@
 ``GET /api/v1/session/oidc/callback`` anyone    comes back from it: opens the session, and goes to the page
 ====================================  ========  ====================================================================
 
-The answer of the issuer comes as a link that any site could make. So a sign-in is known by a random state, is used
-once, and belongs to the browser that began it: a cookie, which a link cannot set, has its other half. The last redirect
-leads to this node only: the page is the part after the ``#``. A failure leads to the sign-in page with a word
+The answer of the issuer comes as a link that any site could make. So a sign-in belongs to the browser that began it: a
+cookie, which a link cannot set, has the secret from which its state is made (`PendingSignIn`). The last redirect leads
+to this node only: the page is the part after the ``#``. A failure leads to the sign-in page with a word
 (`SignInFault`), and the log has the reason. Texts of the issuer are shown nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
-import re
-import secrets
-from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bridge.hidden import hides
 from edge.broker.http.access import HttpAccess, remote_host, set_user
 from edge.broker.http.caching import NEVER_CACHED
-from edge.broker.http.limits import OIDC_RENEW_BEFORE_S, OIDC_RENEW_RETRY_S, OIDC_SIGN_IN_S, OIDC_SIGN_INS_MAX
+from edge.broker.http.limits import OIDC_RENEW_BEFORE_S, OIDC_RENEW_RETRY_S
+from edge.broker.http.pending_sign_in import PendingSignIn
 from edge.broker.http.route import HttpRoute
 from edge.broker.http.session_cookie import is_encrypted
 from edge.broker.http.sessions import BrowserSession, OpenedSession
@@ -43,52 +38,9 @@ log = logging.getLogger(__name__)
 
 BEGIN: Final = "/api/v1/session/oidc"
 CALLBACK: Final = "/api/v1/session/oidc/callback"
-_RANDOM_BYTES: Final = 32
-_PAGE: Final = re.compile(r"#/[\w/?&=%.~+:-]{0,500}", re.ASCII)
-"""Part of an address after the ``#`` that a person may come back to."""
 _ANSWER_CHARACTERS_MAX: Final = 4_096
 """Characters of code and state in an answer of the issuer."""
 _NOT_KEPT: Final = {**NEVER_CACHED, "Referrer-Policy": "no-referrer"}
-
-
-@hides("nonce", "verifier")
-class PendingSignIn(NamedTuple):
-    """Sign-in in progress at the issuer."""
-
-    browser: bytes
-    """SHA-256 of the cookie of the browser that began it."""
-    nonce: str
-    verifier: str
-    redirect_uri: str
-    leads_to: str
-    """Page of the console after the sign-in."""
-    stay: bool
-    until_s: float
-    source: str
-    """Address of the browser."""
-
-
-class PendingSignIns:
-    """Sign-ins in progress, by the SHA-256 of their state."""
-
-    def __init__(self) -> None:
-        self._by_state: dict[bytes, PendingSignIn] = {}
-        """The oldest first."""
-
-    def add(self, state: str, pending: PendingSignIn) -> None:
-        """Keep a sign-in until its answer. At the limit the oldest one of the address with the most makes room, so that
-        one client cannot keep the others from signing in."""
-        if len(self._by_state) >= OIDC_SIGN_INS_MAX:
-            [(busiest, _)] = Counter(each.source for each in self._by_state.values()).most_common(1)
-            del self._by_state[next(key for key, each in self._by_state.items() if each.source == busiest)]
-        self._by_state[_digest(state)] = pending
-
-    def take(self, state: str, browser: str, now: float) -> PendingSignIn | None:
-        """Return the sign-in of a state once; None if it is unknown, too old, or of another browser."""
-        pending = self._by_state.pop(_digest(state), None)
-        if pending is None or now >= pending.until_s or not hmac.compare_digest(pending.browser, _digest(browser)):
-            return None
-        return pending
 
 
 def oidc_routes(access: HttpAccess) -> Sequence[HttpRoute]:
@@ -103,27 +55,19 @@ def oidc_routes(access: HttpAccess) -> Sequence[HttpRoute]:
 class _OidcApi:
     def __init__(self, access: HttpAccess) -> None:
         self._access = access
-        self._pending = PendingSignIns()
         self._renewing: set[asyncio.Task[None]] = set()
         if access.keeper is not None:
             access.keeper.renew_with(self)
 
     async def begin(self, request: Request) -> Response:
-        state, browser, nonce, verifier = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(4))
-        scheme = "https" if is_encrypted(request) else "http"
-        redirect_uri = f"{scheme}://{request.headers.get('host', '')}{CALLBACK}"
+        query = request.query_params
+        pending = PendingSignIn.begin(query.get("page", ""), stay=query.get("stay") == "1")
         try:
-            where = await self._flow().address(redirect_uri, state, nonce, verifier)
+            where = await self._flow().address(_redirect_uri(request), pending.state, pending.nonce, pending.verifier)
         except SignInFailed as failed:
             return self._failed(request, failed)
-        page, stay = request.query_params.get("page", ""), request.query_params.get("stay") == "1"
-        known = page if _PAGE.fullmatch(page) else ""
-        until_s, source = self._access.clock() + OIDC_SIGN_IN_S, remote_host(request)
-        self._pending.add(
-            state, PendingSignIn(_digest(browser), nonce, verifier, redirect_uri, known, stay, until_s, source)
-        )
         response = RedirectResponse(where, 303, headers=_NOT_KEPT)
-        self._access.cookie.put_sign_in(request, response, browser)
+        self._access.cookie.put_sign_in(request, response, pending.cookie)
         return response
 
     async def finish(self, request: Request) -> Response:
@@ -161,16 +105,16 @@ class _OidcApi:
 
     async def _signed_in(self, request: Request, flow: PersonSignIn) -> tuple[SignedInPerson, PendingSignIn]:
         """Verify an answer of the issuer. Raises SignInFailed."""
-        query, browser = request.query_params, self._access.cookie.sign_in(request) or ""
+        query, pending = request.query_params, PendingSignIn.of_cookie(self._access.cookie.sign_in(request) or "")
         code, state = (query.get(name, "")[:_ANSWER_CHARACTERS_MAX] for name in ("code", "state"))
-        pending = self._pending.take(state, browser, self._access.clock())
-        if pending is None:
+        if pending is None or not pending.is_answered_by(state):
             raise SignInFailed(SignInFault.STATE, "the answer belongs to no sign-in of this browser")
         if query.get("iss", flow.configuration.issuer) != flow.configuration.issuer:
             raise SignInFailed(SignInFault.STATE, "the answer is that of another issuer")
         if "error" in query or not code:
             raise SignInFailed(SignInFault.DENIED, f"the issuer answered {query.get('error', '')[:60]!r}")
-        return await flow.exchange(code, pending.redirect_uri, pending.verifier, pending.nonce), pending
+        person = await flow.exchange(code, _redirect_uri(request), pending.verifier, pending.nonce)
+        return person, pending
 
     def resume(self, session: BrowserSession, refresh_token: str) -> None:
         """Keep the rights of a session those that the issuer gives, until it ends."""
@@ -237,5 +181,7 @@ class _OidcApi:
         return response
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+def _redirect_uri(request: Request) -> str:
+    """Return the callback under the name that the browser uses: the issuer compares that of both requests."""
+    scheme = "https" if is_encrypted(request) else "http"
+    return f"{scheme}://{request.headers.get('host', '')}{CALLBACK}"

@@ -45,12 +45,12 @@ class SessionCookie:
     # --- sign-in at an issuer: `SameSite=Lax`, as the browser comes back by a link of another site ------------------
 
     def sign_in(self, request: Request) -> str | None:
-        """Return the secret of the sign-in that this browser began; None without one."""
+        """Return the sign-in that this browser began (`PendingSignIn.cookie`); None without one."""
         return request.cookies.get(f"{self.name(request)}-oidc") or None
 
-    def put_sign_in(self, request: Request, response: Response, secret: str) -> None:
-        """Give the browser the secret of its sign-in."""
-        self._set(request, response, secret, int(OIDC_SIGN_IN_S), of_sign_in=True)
+    def put_sign_in(self, request: Request, response: Response, pending: str) -> None:
+        """Give the browser its sign-in."""
+        self._set(request, response, pending, int(OIDC_SIGN_IN_S), of_sign_in=True)
 
     def remove_sign_in(self, request: Request, response: Response) -> None:
         """Let the browser forget its sign-in."""

@@ -25,6 +25,7 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import application, needing
 from edge.broker.http.guard import Guard
 from edge.broker.http.limits import (
+    OIDC_SIGN_IN_S,
     SESSION_CHECK_S,
     SESSION_IDLE_S,
     SESSION_LIFE_S,
@@ -33,6 +34,7 @@ from edge.broker.http.limits import (
     SESSION_UNKNOWN_S,
     SESSIONS_OF_ONE_MAX,
 )
+from edge.broker.http.oidc_api import BEGIN, CALLBACK
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.http.session_api import session_routes
 from edge.broker.http.session_archive import (
@@ -77,6 +79,19 @@ class Issuer:
         self.renewals = 0
         self.fault: SignInFault | None = None
         self.code_flow = self
+        self.configuration = self
+        self.begun: tuple[str, ...] = ()
+        """Redirect URI, nonce and verifier of the last sign-in, which the issuer compares."""
+
+    async def address(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
+        self.begun = (redirect_uri, nonce, verifier)
+        return f"{self.issuer}/auth?state={state}"
+
+    async def exchange(self, code: str, redirect_uri: str, verifier: str, nonce: str) -> SignedInPerson:
+        if (redirect_uri, nonce, verifier) != self.begun:
+            raise SignInFailed(SignInFault.CODE, "the code is of another sign-in")
+        self.begun = ()
+        return self.person()
 
     def check(self, token: bytes, decided: Any) -> None:
         decided(LoginVerdict.REFUSED, None)
@@ -407,6 +422,27 @@ class TestSeveralNodes:
                 assert await first.look(method="DELETE", path=PATH) == 200
                 world.now_s += SESSION_CHECK_S
                 assert await second.look() == 401
+
+        run(tmp_path, test)
+
+    def test_finish_sign_ins_that_began_at_another_node(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def test(world: World) -> None:
+            self.share(world, monkeypatch)
+            world.mode = AuthenticationMode.EXTERNAL
+            async with Node(world) as first, Node(world) as second:
+                async with first.browser() as browser:
+                    begun = await browser.get(BEGIN, params={"page": "#/fleet", "stay": "1"})
+                    [sign_in] = [each for each in begun.headers.get_list("set-cookie") if "-oidc=" in each]
+                    assert {"HttpOnly", f"Max-Age={OIDC_SIGN_IN_S:.0f}", "SameSite=lax"} <= set(sign_in.split("; "))
+                    cookies = browser.cookies
+                answer = f"{CALLBACK}?code=c&{begun.headers['location'].partition('?')[2]}"
+                async with second.browser(httpx.Cookies()) as stranger:
+                    assert (await stranger.get(answer)).headers["location"] == "/#sign-in=state"
+                async with second.browser(cookies) as browser:
+                    assert (await browser.get(answer)).headers["location"] == "/#/fleet"
+                    assert (await browser.get(answer)).headers["location"] == "/#sign-in=state", "it is forgotten"
+                    cookies = browser.cookies
+                assert [await node.look(cookies) for node in (first, second)] == [200, 200]
 
         run(tmp_path, test)
 
