@@ -245,7 +245,7 @@ def test_slow_connect_ends_at_its_time_limit(tmp_path: Path) -> None:
             if len(ended) == len(lorises):
                 break
         assert len(ended) == len(lorises), "all were ended while they still sent"
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < 15
 
 
 def test_pipelined_data_after_connect_is_bounded(gateway: Waypost) -> None:

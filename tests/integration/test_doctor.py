@@ -26,7 +26,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 def doctor(data: Path, *options: str) -> tuple[int, Found]:
     """Run the doctor; return its exit code and its results by name."""
-    done = run_waypost("doctor", "--data", str(data), "--json", "--timeout=3", *options)
+    done = run_waypost("doctor", "--data", str(data), "--json", "--timeout=20", *options)
     assert done.stderr == ""
     found: Found = {}
     for result in items_in(done.stdout):

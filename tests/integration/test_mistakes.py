@@ -453,10 +453,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         edge(folder, "running") as running,
         hub(folder) as a_hub,
         gateway_at(guarded) as with_accounts,
-        socket.create_server(("127.0.0.1", 0)) as closed,
+        socket.socket() as closed,
     ):
+        closed.bind(("127.0.0.1", 0))  # refuses connections, and keeps its port from other tests
         closed_port = closed.getsockname()[1]
-        closed.close()
         names = {
             **texts(folder),
             **stores(folder, gateway),

@@ -41,7 +41,7 @@ spec:
     mqttWss: 127.0.0.1:0
     amqpWss: 127.0.0.1:0
     tls: {{certificate: {certificate}, key: {key}, clientCa: {ca}}}
-  limits: {{handshakeS: 2}}
+  limits: {{handshakeS: 8}}
 ---
 apiVersion: waypost/v1
 kind: Address
@@ -268,8 +268,11 @@ class TestWebSocket:
 
     def test_silent_client_is_disconnected(self, gateway: Waypost) -> None:
         """`handshakeS` bounds the silence of a client at every stage."""
-        for name in ("mqtt-ws", "mqtts"):
-            with socket.create_connection(("127.0.0.1", gateway.port(name)), WAIT_S) as silent:
+        with contextlib.ExitStack() as stack:
+            for silent in [
+                stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port(name)), WAIT_S))
+                for name in ("mqtt-ws", "mqtts")
+            ]:
                 while silent.recv(1000):
                     pass
 

@@ -11,7 +11,10 @@ import struct
 import threading
 from collections import deque
 
+from tests.support.processes import wait_until
+
 RETRY_S = 0.05
+SENT_S = 60.0
 
 
 class Publisher(threading.Thread):
@@ -40,6 +43,11 @@ class Publisher(threading.Thread):
         assert not self.is_alive()
         if self.failure is not None:
             raise self.failure
+
+    def wait_for_more(self, messages: int) -> None:
+        """Wait until it has sent this many further messages, acknowledged or not."""
+        enough = self.sent + messages
+        wait_until(lambda: self.sent >= enough, timeout_s=SENT_S, what="further messages are sent")
 
     def run(self) -> None:
         try:

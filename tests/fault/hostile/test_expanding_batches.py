@@ -29,8 +29,8 @@ RESIDENT_MIB_MAX = 768.0
 """Limit of the hub's memory, which starts at 140 MiB; the guarantee for any attack is 1 GiB."""
 KEPT_MIB_MAX = 100.0
 """Memory that may remain: libraries that were loaded, and fragments."""
-RETURNED_S = 10.0
-ANSWER_S_MAX = 10.0
+RETURNED_S = 60.0
+ANSWER_S_MAX = 20.0
 """Time for another gateway's batch to land during the attack, with two busy cores; alone it takes 0.6 s."""
 
 MESSAGES = 4_000

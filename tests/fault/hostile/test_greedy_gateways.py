@@ -30,7 +30,7 @@ ROUNDS = 3
 ANSWERS = 4
 RESIDENT_MIB_MAX = 1_024.0
 KEPT_MIB_MAX = 100.0
-RETURNED_S = 10.0
+RETURNED_S = 60.0
 
 
 def said_once_for_all() -> list[bytes]:

@@ -268,9 +268,10 @@ def test_batches_are_bounded() -> None:
 
 def test_array_of_other_values_is_not_parsed() -> None:
     """2 million numbers in 4 MiB would become 2 million objects."""
+    body = b"[" + b"1," * (2 << 20) + b"1]"
     begin = time.process_time()
     with pytest.raises(BadRequest, match="item 0"):
-        parse_batch(b"[" + b"1," * (2 << 20) + b"1]", "application/json")
+        parse_batch(body, "application/json")
     assert time.process_time() - begin < 0.05
 
 
