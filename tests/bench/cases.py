@@ -16,6 +16,7 @@ from tests.bench import (
     first,
     gold,
     hour,
+    hub_replicas,
     latency,
     many_gateways,
     open_tabs,
@@ -227,5 +228,6 @@ CASES: Final[dict[str, Benchmark]] = {
         hour.BENCHMARK,
         first.BENCHMARK,
         many_gateways.BENCHMARK,
+        hub_replicas.BENCHMARK,
     )
 }  # fmt: skip

@@ -16,7 +16,7 @@ import statistics
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,7 +31,7 @@ from bridge.engine import Closed, DeliveryState, Dispositions, Engine, Link
 from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S
 from tests.bench.comparison import Benchmark, Settings
-from tests.bench.crossing import Sensor, cpu_s
+from tests.bench.crossing import Sensor
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result, at_least, at_most
@@ -39,7 +39,7 @@ from tests.bench.scratch import scratch_folder
 from tests.support import delta_commits
 from tests.support.hostile_gateway import columns_of, sealed
 from tests.support.machines import take_all
-from tests.support.processes import Waypost, hub, resident_mib
+from tests.support.processes import Waypost, cpu_s, hub, resident_mib
 
 READINGS_S: Final = 105_000
 """Readings a second of all gateways: the goal and a twentieth more."""
@@ -72,15 +72,16 @@ _CHUNK_BYTES: Final = 1 << 18
 
 
 class Shape(NamedTuple):
-    """A fleet: `gateways` with `devices` each."""
+    """A fleet: `gateways` with `devices` each, and `readings_s` of all of them."""
 
     gateways: int
     devices: int
+    readings_s: int = READINGS_S
 
     @property
     def each(self) -> int:
         """Return the readings of a device in one batch."""
-        return round(READINGS_S / (self.gateways * self.devices * BATCHES_S))
+        return round(self.readings_s / (self.gateways * self.devices * BATCHES_S))
 
     @property
     def readings(self) -> int:
@@ -90,7 +91,7 @@ class Shape(NamedTuple):
     @property
     def times_s(self) -> float:
         """Return how often readings are due in a second, over all gateways."""
-        return READINGS_S / self.readings
+        return self.readings_s / self.readings
 
 
 SHAPES: Final = (Shape(20, 10 * DEVICES), Shape(2_000, DEVICES))
@@ -257,7 +258,8 @@ class Second(NamedTuple):
 class Fleet:
     """The gateways of a shape, on one thread."""
 
-    def __init__(self, port: int, shape: Shape) -> None:
+    def __init__(self, ports: Sequence[int], shape: Shape) -> None:
+        """`ports`: hubs; each gateway connects to one of them, in turn."""
         self.shape = shape
         self.accepted = 0
         """Readings accepted so far."""
@@ -267,7 +269,7 @@ class Fleet:
         self._selector = selectors.DefaultSelector()
         self._gateways = []
         for number in range(shape.gateways):
-            gateway = Gateway(port, number)
+            gateway = Gateway(ports[number % len(ports)], number)
             self._gateways.append(gateway)
             self._selector.register(gateway.socket, selectors.EVENT_READ, gateway)
             gateway.flush()
@@ -381,7 +383,7 @@ class Run(NamedTuple):
 
 def _run_shape(folder: Path, shape: Shape, seconds: float) -> Run:
     with hub(folder) as running:
-        fleet = Fleet(running.port("amqp"), shape)
+        fleet = Fleet([running.port("amqp")], shape)
         try:
             return _measured(folder, running, fleet, seconds)
         finally:
@@ -390,13 +392,13 @@ def _run_shape(folder: Path, shape: Shape, seconds: float) -> Run:
 
 def _measured(folder: Path, running: Waypost, fleet: Fleet, seconds: float) -> Run:
     seen, table = [], folder / "hub" / "lake" / "telemetry"
-    hub_cpu_s, our_cpu_s = cpu_s(running), time.process_time()
+    hub_cpu_s, our_cpu_s = cpu_s(running.pid), time.process_time()
     for elapsed in fleet.run(seconds):
         seen.append(Second(fleet.accepted, resident_mib(running.pid), fleet.waiting))
         if len(seen) % 30 == 0:
             rate, waiting = fleet.accepted / elapsed, seen[-1].waiting
             say(f"    {elapsed:.0f} s: {rate:,.0f} readings/s, {seen[-1].resident_mib:.0f} MiB, {waiting} batches wait")
-    hub_cpu_s, our_cpu_s = cpu_s(running) - hub_cpu_s, time.process_time() - our_cpu_s
+    hub_cpu_s, our_cpu_s = cpu_s(running.pid) - hub_cpu_s, time.process_time() - our_cpu_s
     fleet.settle()
     written, commits = delta_commits.written(table, -1), delta_commits.version(table) + 1
     begin = time.process_time()
