@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 import subprocess
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from edge.card.countries import KNOWN
+from images.debian import DEBIAN_12
 from images.emulator import machine
 from images.programs import find, run
-from tests.images.emulated import BOOT_S, MARKS, Emulated, Shell, begin, decompressed, free_ports
+from tests.images.emulated import BOOT_S, MARKS, RELEASE, Emulated, Shell, begin, decompressed, free_ports
 from tests.images.lan import DHCPV6_SERVER_PORT, MAC, MDNS_PORT, Lan
 from tests.support.command import run_waypost
 from tests.support.processes import wait_until
@@ -25,14 +27,21 @@ DUID_LL = b"\x00\x01\x00\x0a\x00\x03\x00\x01" + bytes.fromhex(MAC.replace(":", "
 """Client identifier of DHCPv6 by an interface's address (RFC 8415 sections 11.4 and 21.2)."""
 UNUSED = "rtlwifi/rtl8723bu_bt.bin"
 """Missing from Debian; rtl8xxxu names it for Bluetooth, which it does not start."""
-ONBOARD = ("brcmfmac.ko",)
+ONBOARD = "brcmfmac"
 """The Raspberry Pi's own Wi-Fi, which uses few of the files that its driver names."""
-WIRELESS = "usr/lib/modules/*/kernel/drivers/net/wireless/*/**/*.ko"
+DRIVERS = "usr/lib/modules/*/kernel/drivers"
+USB_WIFI = {"rtl8xxxu", "rt2800usb", "rt73usb"}
+ETHERNET = {"genet", "macb", "r8169", "igb", "igc", "e1000e", "lan743x"}
+DISKS = {"nvme", "sd_mod", "uas", "usb-storage"}
+MODEMS = {"qmi_wwan", "cdc_mbim", "option", "cdc_ether", "cdc_ncm", "huawei_cdc_ncm", "rndis_host"}
+RASPBERRY_PI_5 = {"rp1_pci", "clk-rp1", "pinctrl-rp1", "sdhci-brcmstb", "gpio_keys"}
+MODEM_PROGRAMS = ("usr/sbin/usb_modeswitch", "usr/libexec/qmi-proxy", "usr/libexec/mbim-proxy")
+"""ModemManager opens no modem without the proxies, which its libraries only recommend."""
 
 
 @pytest.fixture(scope="module")
 def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return modules and firmware in slot A of the card."""
+    """Return modules, firmware and programs in slot A of the card."""
     folder = tmp_path_factory.mktemp("card")
     card = decompressed(image, folder)
     slot, tree = folder / "slot", folder / "root"
@@ -40,9 +49,19 @@ def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = (f"if={card}", f"of={slot}", f"bs={ALIGNED}", f"skip={skip}", f"count={end - skip}", "conv=sparse")
     subprocess.run(["dd", *words], check=True, capture_output=True)
     (tree / "usr/lib").mkdir(parents=True)
-    for name in ("modules", "firmware"):
-        run("debugfs", "-R", f"rdump /usr/lib/{name} {tree}/usr/lib", slot, log=folder / "log")
+    for name in ("lib/modules", "lib/firmware", "libexec", "sbin"):
+        run("debugfs", "-R", f"rdump /usr/{name} {tree}/usr/{name.rpartition('/')[0]}", slot, log=folder / "log")
     return tree
+
+
+def list_modules(root: Path, folder: str = "") -> dict[str, Path]:
+    """Return the drivers in a folder of the kernel's drivers, by their names."""
+    return {path.name.partition(".")[0]: path for path in root.glob(f"{DRIVERS}/{folder}**/*.ko*")}
+
+
+def read_module(path: Path) -> bytes:
+    """Return the content of a driver, which Debian 13 compresses."""
+    return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
 
 
 def disk_id(there: Emulated, shell: Shell, disk: str) -> str:
@@ -60,14 +79,13 @@ def test_partitions_are_aligned(image: Path, tmp_path: Path) -> None:
 
 def test_drivers_have_their_firmware_and_countries_their_rules(root: Path) -> None:
     """Modules for USB Wi-Fi name their firmware; the database has each country of the settings."""
-    modules = [path for path in root.glob(WIRELESS) if b"usb:v" in path.read_bytes() and path.name not in ONBOARD]
-    assert {"rtl8xxxu.ko", "rt2800usb.ko", "rt73usb.ko"} <= {path.name for path in modules}
-    for path in modules:
-        named = re.findall(rb"(?<=\0)firmware=([^\0]+)", path.read_bytes())
+    wireless = {name: read_module(path) for name, path in list_modules(root, "net/wireless/").items()}
+    modules = {name: content for name, content in wireless.items() if b"usb:v" in content and name != ONBOARD}
+    assert modules.keys() >= USB_WIFI
+    for name, content in modules.items():
+        named = re.findall(rb"(?<=\0)firmware=([^\0]+)", content)
         lacking = [each.decode() for each in named if not (root / "usr/lib/firmware" / each.decode()).exists()]
-        assert not [each for each in lacking if each != UNUSED], path.name
-    drivers = {path.name for path in root.glob("usr/lib/modules/*/kernel/drivers/net/ethernet/**/*.ko")}
-    assert {"genet.ko", "r8169.ko", "igb.ko", "igc.ko", "e1000e.ko", "lan743x.ko"} <= drivers
+        assert not [each for each in lacking if each != UNUSED], name
     database = (root / "usr/lib/firmware/regulatory.db-debian").read_bytes()
     assert database[:8] == b"RGDB\0\0\0\x14"
     countries = set()
@@ -76,6 +94,18 @@ def test_drivers_have_their_firmware_and_countries_their_rules(root: Path) -> No
             break
         countries.add(database[at : at + 2].decode())
     assert countries - {"00"} == KNOWN
+
+
+def test_networks_disks_and_modems_have_their_drivers_and_programs(root: Path) -> None:
+    drivers = list_modules(root).keys()
+    assert not (ETHERNET | DISKS | MODEMS) - drivers
+    assert not [each for each in MODEM_PROGRAMS if not (root / each).exists()]
+
+
+@pytest.mark.skipif(RELEASE is DEBIAN_12, reason="its kernel has no drivers for a Raspberry Pi 5")
+def test_raspberry_pi_5_has_its_drivers_and_the_settings_of_its_wifi(root: Path) -> None:
+    assert not RASPBERRY_PI_5 - list_modules(root).keys()
+    assert (root / "usr/lib/firmware/brcm/brcmfmac43455-sdio.raspberrypi,5-model-b.txt").exists()
 
 
 def test_card_ignores_its_copy_in_a_reader_and_is_found_by_its_name(tmp_path: Path, image: Path) -> None:
@@ -102,12 +132,22 @@ def test_card_ignores_its_copy_in_a_reader_and_is_found_by_its_name(tmp_path: Pa
                 assert "/dev/waypost/root-b" in shell.run(there, "rauc", "status", "--detailed")
                 if turn == "first":
                     first_id = own
+                    _trim_its_data(there, shell)
                     _look_at_its_network(lan)
             finally:
                 there.cut_off()
             given = IMAGE_ID if turn == "first" else own
             assert f"waypost: root {given.removeprefix('0x')}-02 on virtio" in there.told
         assert own == first_id
+
+
+def _trim_its_data(there: Emulated, shell: Shell) -> None:
+    """Start the weekly service, on a card that takes discards."""
+    assert "waypost-trim.timer" in shell.run(there, "systemctl", "list-timers", "--no-legend")
+    shell.run(there, "systemctl", "start", "waypost-trim.service")
+    shown = shell.run(there, "systemctl", "show", "--property=Result,ConditionResult,ExecMainStatus", "waypost-trim")
+    assert set(shown.split()) == {"Result=success", "ConditionResult=yes", "ExecMainStatus=0"}
+    assert "trimmed" in shell.run(there, "fstrim", "--verbose", "/data")
 
 
 def _look_at_its_network(lan: Lan) -> None:

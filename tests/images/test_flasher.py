@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from bridge.version import VERSION
+from edge.card.location import FILE
+from images.card import partition
+from images.card.settings import apply_arguments
 from images.debian import Mirror
 from images.disk import filesystem
 from images.frozen import cross
@@ -62,6 +65,18 @@ def test_it_verifies_and_writes_an_image(program: Path, tmp_path: Path) -> None:
     done = call(program, str(image), str(target), "--certificate", str(certificate), "--yes")
     assert done.returncode == 0, done.stderr
     assert target.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.skipif(any(find(each) is None for each in published_image.PROGRAMS), reason="mtools or dosfstools missing")
+def test_it_writes_the_settings_of_a_gateway(program: Path, tmp_path: Path) -> None:
+    source = published_image.card(tmp_path)
+    image, certificate = published_image.hand_out(tmp_path, source)
+    target, settings = tmp_path / "written", tmp_path / "hall.yaml"
+    settings.write_bytes(apply_arguments(["name=hall", "wifi.ssid=x", "wifi.country=DE"], None).card.text)
+    given = (str(image), str(target), "--config", str(settings))
+    done = call(program, *given, "--certificate", str(certificate), "--yes")
+    assert done.returncode == 0, done.stderr
+    assert partition.read_file(target, published_image.BEGIN, FILE) == settings.read_bytes()
 
 
 @pytest.mark.timeout(5400)

@@ -23,6 +23,8 @@ SSH: Final = "run/systemd/dnssd/waypost-ssh.dnssd"
 ALL: Final = (CABLE, WIFI, WIFI_AUTHORITY, WIFI_CERTIFICATE, WIFI_KEY, LTE, TIME, SSH)
 """Paths below the root; files without a setting on the card are removed."""
 CABLES: Final = "eth* end* enx* usb*"
+MODEM_DRIVERS: Final = "cdc_ether rndis_host cdc_ncm huawei_cdc_ncm ipheth"
+"""Drivers of modems that look like a cable's network card (15-modem.network of the system)."""
 CABLE_METRIC: Final = 100
 """Metric of routes: the lowest is used first. The card's own files have that of the cable too, and 600 of Wi-Fi."""
 LTE_METRIC: Final = 700
@@ -69,7 +71,8 @@ def _files(card: Card) -> Iterator[tuple[str, File]]:
 
 
 def _cable(cable: Cable) -> str:
-    lines = ["[Match]", f"Name={CABLES}", "", "[Network]", f"Address={cable.address}"]
+    # `!` at the beginning inverts the whole list (systemd.network(5)).
+    lines = ["[Match]", f"Name={CABLES}", f"Driver=!{MODEM_DRIVERS}", "", "[Network]", f"Address={cable.address}"]
     lines += [f"DNS={each}" for each in cable.dns]
     lines += ["LinkLocalAddressing=ipv6", "MulticastDNS=yes"]
     if cable.gateway is not None:

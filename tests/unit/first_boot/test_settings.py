@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import configparser
 import errno
 import hashlib
 import os
@@ -257,18 +258,60 @@ def test_unreadable_state_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_networks_are_used_in_the_order_cable_wifi_modem() -> None:
-    """A lower metric is used first; networkd's own is 1024, behind the metered network."""
+    """A lower metric is used first; networkd's own is 1024, behind the metered network.
+
+    Two networks have no metric in common: a route of one would replace that of the other.
+    """
     found = dict[str, list[int]]()
-    for name in ("20-wired", "30-wireless"):
+    for name in ("20-wired", "30-wireless", "15-modem"):
         text = (OVERLAY / f"etc/systemd/network/{name}.network").read_text()
         found[name] = [int(each) for each in re.findall(r"(?m)^RouteMetric=(\d+)$", text)]
     found["lte"] = [rendering.LTE_METRIC] * 2
     assert found["20-wired"] == [rendering.CABLE_METRIC] * 2, "IPv4 and IPv6"
-    assert found["20-wired"] < found["30-wireless"] < found["lte"]
+    assert found["20-wired"] < found["30-wireless"] < found["lte"] < found["15-modem"]
+    assert all(len(each) == 2 for each in found.values())
     modem = read(text_of(document("a", {"lte": {"apn": "internet"}})).encode(), "x")
     assert modem is not None
     text = rendering.files(modem)[rendering.LTE].text
     assert text.count(f"method=auto\nroute-metric={rendering.LTE_METRIC}\n") == 2
+
+
+def test_modem_that_looks_like_a_network_card_is_no_cable() -> None:
+    """systemd-networkd takes the first file that matches, by its number; a fixed address is that of the cable only."""
+    overlay = OVERLAY / "etc/systemd/network"
+    modem, wired = ((overlay / f"{name}.network").read_text() for name in ("15-modem", "20-wired"))
+    assert f"[Match]\nName={rendering.CABLES}\nDriver={rendering.MODEM_DRIVERS}\n" in modem
+    assert f"Name={rendering.CABLES}\n" in wired
+    fixed = read(text_of(document("a", {"cable": {"address": "192.168.1.20/24"}})).encode(), "x")
+    assert fixed is not None
+    text = rendering.files(fixed)[rendering.CABLE].text
+    assert f"[Match]\nName={rendering.CABLES}\nDriver=!{rendering.MODEM_DRIVERS}\n" in text
+
+
+@pytest.mark.skipif(shutil.which("nmcli") is None, reason="network-manager is not installed")
+def test_network_manager_reads_the_settings_of_a_modem() -> None:
+    """`nmcli --offline` reads the connection as NetworkManager does, and prints what it understood."""
+    lte = {"apn": "plant.iot", "user": "a;b#c", "password": "\\s;#\"'=\\", "pin": "0123"}
+    card = read(text_of(document("a", {"lte": lte})).encode(), "x")
+    assert card is not None
+    given = rendering.files(card)[rendering.LTE].text
+    words = ["nmcli", "--offline", "connection", "modify", "connection.id", "read"]
+    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    understood = configparser.RawConfigParser(delimiters="=", comment_prefixes=())
+    understood.read_string(done.stdout)
+    assert understood["connection"]["id"] == "read"
+    gsm = {name: value.replace("\\\\", "\\") for name, value in understood["gsm"].items()}
+    assert gsm == {"apn": lte["apn"], "username": lte["user"], "password": lte["password"], "pin": lte["pin"]}
+    for family in ("ipv4", "ipv6"):
+        assert understood[family]["method"] == "auto"
+        assert understood[family]["route-metric"] == str(rendering.LTE_METRIC)
+
+
+def test_hidden_network_is_looked_for() -> None:
+    """A hidden network answers only to those who ask for its name."""
+    assert "\tscan_ssid=1\n" in wifi(ssid="x", password="hidden-wifi")
+    assert "\tscan_ssid=1\n" in wifi(ssid="x")
 
 
 def wifi(**settings: object) -> str:
