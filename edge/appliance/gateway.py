@@ -212,6 +212,7 @@ class Gateway:
             silent=self._clients.sources.silent,
             artefacts=self._artefacts.problems,
             mutes=self._mutes,
+            system=BlockDevice.of(Path("/")),
         )
 
     async def start(self) -> dict[str, tuple[str, int]]:

@@ -38,6 +38,7 @@ from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.wear import BlockDevice
 from edge.health.certificates import certificate_problems
 from edge.health.counter_rise import CounterRise
 from edge.health.logins import login_problems
@@ -85,13 +86,14 @@ class GatewayHealth:
         silent: Callable[[], Sequence[SilentClient]] = tuple,
         artefacts: Callable[[], Iterable[FoundProblem]] = tuple,
         mutes: ProblemMutes | None = None,
+        system: BlockDevice | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`development`: the configuration comes from options, not from applied resources. `room_hours`: hours until
         the store is full. `configuration`: the current one. The others return the reason of a failure, or None:
         `tokens` cannot be checked, changes of `users` cannot be read, `renewal` of the gateway's certificate is
         refused, the list of `revocations` cannot be fetched. `artefacts`: problems of software for devices. `mutes`:
-        None for none."""
+        None for none. `system`: device of the system, if it is known."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -108,6 +110,7 @@ class GatewayHealth:
         self._silent = silent
         self._artefacts = artefacts
         self._mutes = mutes
+        self._system = system
         self._monotonic_s = monotonic_s
         self._rising = CounterRise(monotonic_s)
         self._refused = CounterRise(monotonic_s)
@@ -309,11 +312,22 @@ class GatewayHealth:
         yield from certificate_problems(sorted(path for path in shown if path is not None), utc)
         yield from directory_problems(self._data)
         yield from self._first_boot()
-        if (device := self._store.medium.device) is not None:
-            yield from storage_problems(device.name, read_storage_life(device.folder))
+        yield from self._storage()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY:
             yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
+
+    def _storage(self) -> Iterator[FoundProblem]:
+        """Yield problems of the medium of the data, and of the system's if it is another (`data.disk`).
+
+        The latter keeps no client from being served, so it is a warning at most.
+        """
+        data, system = self._store.medium.device, self._system
+        if data is not None:
+            yield from storage_problems(data.name, read_storage_life(data.folder))
+        if system is not None and system != data:
+            for found in storage_problems(system.name, read_storage_life(system.folder)):
+                yield found._replace(severity=max(found.severity, Severity.WARNING, key=lambda each: each.rank))
 
     def _first_boot(self) -> Iterator[FoundProblem]:
         self.first_boot = state_of(self._data)

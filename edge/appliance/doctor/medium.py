@@ -40,6 +40,9 @@ UNSAFE_OPTIONS: Final = {
     "async_commit": "the journal commits without waiting for what it describes",
 }
 
+DISK: Final = re.compile(r"/dev/(mmcblk\d+|nvme\d+n\d+|[hsv]d[a-z]+)")
+"""Device of a mount; its group is the whole disk."""
+
 
 class Mount(NamedTuple):
     """Line of /proc/self/mountinfo (proc(5))."""
@@ -114,13 +117,18 @@ def file_system(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def card(context: CheckContext) -> Iterator[CheckResult]:
-    """Check the wear that the medium reports, and errors of its file system."""
+    """Check the wear that the media of data and system report, and errors of their file systems."""
     place = _existing_path(context)
-    mount = mount_of(place, context.text("proc", "self", "mountinfo") or "") if place is not None else None
-    found = re.match(r"/dev/(mmcblk\d+|nvme\d+n\d+|[hsv]d[a-z]+)", mount.source) if mount is not None else None
-    if found is None:
+    if place is None:
         return
-    device = found[1]
+    mountinfo = context.text("proc", "self", "mountinfo") or ""
+    mounts = (mount_of(each, mountinfo) for each in (place, Path("/")))
+    found = (DISK.match(mount.source) for mount in mounts if mount is not None)
+    for device in dict.fromkeys(match[1] for match in found if match is not None):
+        yield from _check_disk(context, device)
+
+
+def _check_disk(context: CheckContext, device: str) -> Iterator[CheckResult]:
     life = read_storage_life(context.root / "sys/block" / device, context.root)
     kind = context.text("sys", "block", device, "device", "type") or ""
     model = context.text("sys", "block", device, "device", "name") or context.text(

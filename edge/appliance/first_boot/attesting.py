@@ -48,7 +48,7 @@ def attestation(places: CardPaths, wanted: FirstBootSettings, certificate: x509.
 
 
 def system(places: CardPaths) -> dict[str, str]:
-    """Return the fields of an attestation that identify the running system and its card."""
+    """Return the fields of an attestation that identify the running system, its disk and its card."""
     return {
         "root": _text(places.root / ROOT),
         "root_expected": _text(places.root / ROOT_EXPECTED),
@@ -58,8 +58,9 @@ def system(places: CardPaths) -> dict[str, str]:
 
 
 def _medium(places: CardPaths) -> str:
-    device = BlockDevice.of(places.data, places.root)
-    return "" if device is None else identify_storage(device.folder)
+    """Return the media of the data and of the system: with `data.disk` they are two."""
+    devices = BlockDevice.of_all((places.data, places.root), places.root)
+    return "; ".join(filter(None, (identify_storage(device.folder) for device in devices)))
 
 
 def report(places: CardPaths, name: str, state: FirstBootState, refusal: SettingsRefusal | None = None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -68,6 +68,11 @@ class BlockDevice(NamedTuple):
         if (folder / "partition").exists():
             folder = folder.parent
         return cls(folder.name, folder)
+
+    @classmethod
+    def of_all(cls, paths: Iterable[Path], root: Path = Path("/")) -> tuple[Self, ...]:
+        """Return the known devices of these paths, each once, in the order of the paths."""
+        return tuple(dict.fromkeys(device for path in paths if (device := cls.of(path, root)) is not None))
 
     def written_bytes(self) -> int | None:
         """Return the bytes written since the boot, or None."""

@@ -15,14 +15,16 @@ from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
 from edge.broker.model.refusals import RefusalJournal
+from edge.broker.store.wear import BlockDevice
 from edge.health.problems import HealthProblem, Severity
+from edge.health.process import FILES_CHECK_S
 from edge.health.stall_detector import STALLED_S
 
 
 class Gateway:
     """Everything that the health of a gateway reads; healthy until a test changes it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, system: BlockDevice | None = None) -> None:
         folder.chmod(0o700)
         self.now = 0.0
         state = SimpleNamespace(
@@ -78,7 +80,7 @@ class Gateway:
             broker=self.broker, store=self.store, uplinks=uplinks, clock=self.clock, data=folder,
             development=False, room_hours=lambda: 72.0,
             configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
-            renewal=lambda: self.renewal, monotonic_s=lambda: self.now,
+            renewal=lambda: self.renewal, system=system, monotonic_s=lambda: self.now,
         )  # fmt: skip
 
     def problems(self) -> list[HealthProblem]:
@@ -109,6 +111,21 @@ def gateway(tmp_path: Path) -> Gateway:
 
 def test_healthy_gateway_has_no_problems(gateway: Gateway) -> None:
     assert gateway.problems() == []
+
+
+def test_worn_card_of_the_system_is_a_problem_while_the_data_are_on_a_disk(tmp_path: Path) -> None:
+    """Both are looked at, and each once."""
+    devices = []
+    for name, life in (("nvme9n1", "0x01 0x01"), ("mmcblk9", "0x0b 0x01")):
+        (tmp_path / name / "device").mkdir(parents=True)
+        (tmp_path / name / "device/life_time").write_text(life)
+        devices.append(BlockDevice(name, tmp_path / name))
+    gateway = Gateway(tmp_path, system=devices[1])
+    for data, expected in ((None, 1), (devices[0], 1), (devices[1], 1)):
+        gateway.store.medium.device = data
+        gateway.now += FILES_CHECK_S
+        found = [each.what for each in gateway.problems() if each.name == "medium"]
+        assert [what.split()[0] for what in found] == ["mmcblk9"] * expected
 
 
 def test_hub_that_accepts_nothing_is_a_problem(gateway: Gateway) -> None:

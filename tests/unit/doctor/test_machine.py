@@ -88,6 +88,16 @@ class TestCard:
         result = found(medium.card, machine(tmp_path, system, data=tmp_path))["card"]
         assert (result.level.value, said in result.seen) == (level, True)
 
+    def test_card_of_the_system_is_checked_next_to_the_disk_of_the_data(self, tmp_path: Path) -> None:
+        files = {"sys/block/mmcblk0/device/type": "MMC\n", "sys/block/mmcblk0/device/life_time": "0x0b 0x01\n"}
+        system = {"sys/block/nvme0n1/device/model": "SNV2S250G\n", **files}
+        lines = (f"36 22 259:1 / {tmp_path} rw - ext4 /dev/nvme0n1p1 rw", "37 1 179:2 / / ro - ext4 /dev/mmcblk0p2 ro")
+        results = list(medium.card(machine(tmp_path, system | mounts(*lines), data=tmp_path)))
+        assert [(each.level.value, each.seen.split()[0]) for each in results] == [
+            ("ok", "nvme0n1"),
+            ("fail", "mmcblk0"),
+        ]
+
 
 class TestSync:
     @pytest.mark.parametrize(

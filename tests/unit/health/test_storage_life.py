@@ -7,12 +7,15 @@ import errno
 import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from edge.appliance.first_boot.attesting import system
 from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.nvme import ADMIN_COMMAND, LOG_BYTES, parse_log, read_log, write_logs
+from edge.broker.store.wear import BlockDevice
 from edge.health.problems import Severity
 from edge.health.storage_life import (
     NVME_LOGS,
@@ -33,6 +36,27 @@ def disk(root: Path, name: str, /, **about: str) -> Path:
     for key, text in about.items():
         (folder / "device" / key).write_text(f"{text}\n")
     return folder
+
+
+NVME, CARD = os.makedev(259, 4), os.makedev(179, 4)
+
+
+def link(root: Path, number: int, part: Path) -> None:
+    """Let a device number lead to a partition, as in /sys."""
+    links = root / "sys/dev/block"
+    links.mkdir(parents=True, exist_ok=True)
+    (links / f"{os.major(number)}:{os.minor(number)}").symlink_to(part)
+
+
+def on_two_devices(monkeypatch: pytest.MonkeyPatch, numbers: dict[Path, int]) -> None:
+    """Let paths be on devices of these numbers; all others are where they are."""
+    true = os.stat
+
+    def stat(path: Any, **options: Any) -> Any:
+        number = numbers.get(path) if isinstance(path, Path) else None
+        return true(path, **options) if number is None else SimpleNamespace(st_dev=number)
+
+    monkeypatch.setattr("edge.broker.store.wear.os.stat", stat)
 
 
 def found(life: StorageLife) -> list[tuple[Severity, str]]:
@@ -158,9 +182,23 @@ class TestIdentity:
     def test_card_is_part_of_the_attestation(self, tmp_path: Path) -> None:
         places = CardPaths(tmp_path)
         places.data.mkdir(parents=True)
-        number = places.data.stat().st_dev
-        links = tmp_path / "sys/dev/block"
-        links.mkdir(parents=True)
         device = disk(tmp_path, "mmcblk0", cid="0353", type="SD")
-        (links / f"{os.major(number)}:{os.minor(number)}").symlink_to(device / "mmcblk0p4")
+        link(tmp_path, places.data.stat().st_dev, device / "mmcblk0p4")
         assert system(places)["medium"] == "SD cid 0353"
+
+    def test_card_is_named_next_to_the_disk_of_the_data(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        places = CardPaths(tmp_path)
+        places.data.mkdir(parents=True)
+        on_two_devices(monkeypatch, {places.data: NVME, places.root: CARD})
+        link(tmp_path, NVME, disk(tmp_path, "nvme0n1", model="SNV2S250G", serial="50026B7") / "nvme0n1p4")
+        link(tmp_path, CARD, disk(tmp_path, "mmcblk0", cid="0353", type="SD") / "mmcblk0p4")
+        assert system(places)["medium"] == "SNV2S250G 50026B7; SD cid 0353"
+
+
+def test_devices_are_named_once_in_the_order_of_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / name for name in ("data", "other", "network", "system")]
+    on_two_devices(monkeypatch, dict(zip(paths, (NVME, NVME, os.makedev(0, 5), CARD), strict=True)))
+    for number, name in ((NVME, "nvme0n1"), (CARD, "mmcblk0")):
+        link(tmp_path, number, disk(tmp_path, name) / f"{name}p4")
+    assert [each.name for each in BlockDevice.of_all(paths, tmp_path)] == ["nvme0n1", "mmcblk0"]
+    assert BlockDevice.of_all((tmp_path / "network", tmp_path / "none"), tmp_path) == ()
