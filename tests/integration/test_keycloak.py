@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,9 +10,10 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.demo.cluster.realm import PASSWORD, issuer_settings
 from tests.support.configured_gateway import gateway_with, resources
 from tests.support.enrolled import enrolling_hub
-from tests.support.keycloak import AUDIENCE, CLIENT, PASSWORD, Keycloak
+from tests.support.keycloak import Keycloak
 from tests.support.processes import free_port, wait_until
 
 CHROMIUM: Final = shutil.which("chromium")
@@ -35,14 +37,7 @@ def consoles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consoles]:
     ports = {"gateway": free_port(), "hub": free_port()}
     roots = {"gateway": f"http://127.0.0.1:{ports['gateway']}/", "hub": f"https://127.0.0.1:{ports['hub']}/"}
     with Keycloak(folder, list(roots.values())) as keycloak:
-        fields = {
-            "issuer": keycloak.url,
-            "audience": AUDIENCE,
-            "clientId": CLIENT,
-            "userClaim": "preferred_username",
-            "rightsClaim": "rights",
-        }
-        oidc = "{" + ", ".join(f'{name}: "{value}"' for name, value in fields.items()) + "}"
+        oidc = json.dumps(issuer_settings(keycloak.url))
         text = resources(space=f"authenticationService: {{name: external, oidc: {oidc}}}")
         text = text.replace('http: "127.0.0.1:0"', f'http: "127.0.0.1:{ports["gateway"]}"')
         file = folder / "hub.yaml"

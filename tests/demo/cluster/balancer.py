@@ -1,4 +1,4 @@
-"""HAProxy in front of the hubs, as a load balancer of a cloud: TCP only, TLS would end at the hubs."""
+"""HAProxy in front of the hubs, as a load balancer of a cloud: TCP only, TLS ends at the hubs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class HubPorts(NamedTuple):
     http: int
 
 
-def configuration(hubs: Sequence[HubPorts], amqp: int, http: int, statistics: int) -> str:
-    """Return the configuration. A hub gets connections while its HTTP port answers."""
-    gateways = "".join(f"  server {hub.name} 127.0.0.1:{hub.amqp} check port {hub.http}\n" for hub in hubs)
-    consoles = "".join(f"  server {hub.name} 127.0.0.1:{hub.http} check\n" for hub in hubs)
+def configuration(hubs: Sequence[HubPorts], amqp: int, http: int, statistics: int, *, tls: bool) -> str:
+    """Return the configuration. A hub gets connections while its port for HTTP, or HTTPS (`tls`), answers."""
+    check = "check check-ssl verify none" if tls else "check"
+    gateways = "".join(f"  server {hub.name} 127.0.0.1:{hub.amqp} {check} port {hub.http}\n" for hub in hubs)
+    consoles = "".join(f"  server {hub.name} 127.0.0.1:{hub.http} {check}\n" for hub in hubs)
     return f"""\
 global
   maxconn 2000
@@ -59,7 +60,9 @@ listen gateways
 class Balancer:
     """One HAProxy."""
 
-    def __init__(self, folder: Path, launcher: Launcher) -> None:
+    def __init__(self, folder: Path, launcher: Launcher, *, tls: bool) -> None:
+        """`tls`: the consoles of the hubs speak HTTPS."""
+        self._tls = tls
         self._file = folder / "haproxy.cfg"
         self._launcher = launcher
         self.amqp, self.http, self.statistics = free_ports(3)
@@ -67,7 +70,7 @@ class Balancer:
 
     async def start(self, hubs: Sequence[HubPorts]) -> None:
         """Start it; return when it has a hub. Raises DemoError."""
-        self._file.write_text(configuration(hubs, self.amqp, self.http, self.statistics))
+        self._file.write_text(configuration(hubs, self.amqp, self.http, self.statistics, tls=self._tls))
         command = [str(self._launcher.programs.haproxy), "-db", "-f", str(self._file)]
         self.process = await self._launcher.start("haproxy", command)
         await until(self.process, self._reaches_a_hub)
@@ -78,8 +81,9 @@ class Balancer:
             await self._launcher.end(self.process, signal.SIGTERM, STOP_S)
 
     async def _reaches_a_hub(self) -> bool:
-        async with httpx.AsyncClient() as client:
+        address = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.http}{READY_PATH}"
+        async with httpx.AsyncClient(verify=False) as client:
             try:
-                return (await client.get(f"http://127.0.0.1:{self.http}{READY_PATH}")).status_code == httpx.codes.OK
+                return (await client.get(address)).status_code == httpx.codes.OK
             except httpx.HTTPError:
                 return False

@@ -37,6 +37,7 @@ class ClusterOptions:
     gateways: int
     once: bool
     seconds: float
+    keycloak: bool
 
 
 @click.command()
@@ -44,19 +45,22 @@ class ClusterOptions:
 @click.option("--gateways", type=click.IntRange(1, 50), default=3, show_default=True, help="Number of gateways.")
 @click.option("--once", is_flag=True, help="Restart each hub, compare lake and acknowledgements, and end.")
 @click.option("--seconds", type=click.FloatRange(1, 3600), default=10.0, show_default=True, help="Traffic of --once.")
+@click.option("--keycloak", is_flag=True, help="Let people sign in at a Keycloak, and gateways enrol.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep everything in this new folder.")
-def cluster_demo(*, hubs: int, gateways: int, once: bool, seconds: float, out: Path | None) -> None:
+def cluster_demo(*, hubs: int, gateways: int, once: bool, seconds: float, keycloak: bool, out: Path | None) -> None:
     """Run hubs as replicas on this machine: what a cluster of Kubernetes runs, as processes.
 
     HAProxy in TCP mode, three hubs, PostgreSQL with a synchronous standby for the registry, an S3 server for the lake,
     RabbitMQ for applications, and gateways with a device each. Everything listens on loopback without credentials.
+    With --keycloak TLS ends at the hubs, gateways enrol through HAProxy, and people of a realm sign in.
     Ctrl-C ends all of it and deletes its files, unless --out keeps them.
 
-    Needs Debian's packages haproxy and postgresql; RabbitMQ runs if rabbitmq-server is installed.
+    Needs Debian's packages haproxy and postgresql; RabbitMQ runs if rabbitmq-server is installed. --keycloak needs Java
+    and, the first time, Maven: it fetches Keycloak (147 MB) and keeps it in ~/.cache/waypost.
 
     Exit codes: 0 as asked, 1 something failed to run, 4 the numbers of --once do not add up.
     """
-    sys.exit(asyncio.run(_main(ClusterOptions(hubs, gateways, once, seconds), out)))
+    sys.exit(asyncio.run(_main(ClusterOptions(hubs, gateways, once, seconds, keycloak), out)))
 
 
 async def _main(options: ClusterOptions, out: Path | None) -> int:
@@ -77,11 +81,18 @@ async def _main(options: ClusterOptions, out: Path | None) -> int:
 
 
 async def _run(options: ClusterOptions, out: Path | None) -> int:
-    programs = find_programs()
+    programs = find_programs(keycloak=options.keycloak)
     with _folder(out) as folder:
         async with Children(folder / "logs") as children:
             launcher = Launcher(children, programs)
-            cluster = Cluster(folder, launcher, hubs=options.hubs, gateways=options.gateways, say=click.echo)
+            cluster = Cluster(
+                folder,
+                launcher,
+                hubs=options.hubs,
+                gateways=options.gateways,
+                keycloak=options.keycloak,
+                say=click.echo,
+            )
             try:
                 await cluster.start()
                 return await (_once(cluster, options.seconds) if options.once else _stay(cluster))
@@ -92,17 +103,23 @@ async def _run(options: ClusterOptions, out: Path | None) -> int:
 
 async def _once(cluster: Cluster, seconds: float) -> int:
     """Restart each hub under traffic, and compare. Return the exit code."""
-    cluster.start_application()
-    await asyncio.sleep(seconds / 2)
-    await cluster.roll()
-    await asyncio.sleep(seconds / 2)
-    cluster.check()
-    commands = await cluster.compare_commands()
-    sums = await cluster.compare()
+    users = cluster.users()
+    try:
+        await users.start()
+        await asyncio.sleep(seconds / 2)
+        await cluster.roll()
+        await asyncio.sleep(seconds / 2)
+        cluster.check()
+        click.echo("comparing the requests of users with the results")
+        accounts = list(await users.compare())
+        sums = await cluster.compare()
+        accounts += await users.compare_copies(await asyncio.to_thread(cluster.rows))
+    finally:
+        await users.stop()
     click.echo(explain(sums))
-    if commands is not None:
-        click.echo(commands.explain())
-    return 0 if sums.adds_up and (commands is None or commands.adds_up) else EXIT_INTEGRITY
+    for each in accounts:
+        click.echo(each.explain())
+    return 0 if sums.adds_up and all(each.adds_up for each in accounts) else EXIT_INTEGRITY
 
 
 async def _stay(cluster: Cluster) -> int:

@@ -46,10 +46,18 @@ class Launcher:
         settings = {"PYTHONPATH": path, **(environment or {})}
         return await self._children.start(name, words, folder=folder, environment=settings)
 
-    async def run(self, name: str, command: list[str], *, user: str | None = None, folder: Path | None = None) -> None:
+    async def run(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        user: str | None = None,
+        folder: Path | None = None,
+        within_s: float = ANSWERS_S,
+    ) -> None:
         """Run a command to its end. Raises DemoError when it fails."""
         child = await self.start(name, command, user=user, folder=folder)
-        if await child.exit_code(ANSWERS_S):
+        if await child.exit_code(within_s):
             raise child.failure("failed")
 
     async def end(self, child: Child, number: int, within_s: float) -> None:
@@ -57,16 +65,16 @@ class Launcher:
         await self._children.end([child], number, within_s)
 
 
-async def until(child: Child, serves: Callable[[], Awaitable[bool]]) -> None:
+async def until(child: Child, serves: Callable[[], Awaitable[bool]], within_s: float = ANSWERS_S) -> None:
     """Wait until a server serves. Raises DemoError when it ends before, or does not serve in time."""
     try:
-        async with asyncio.timeout(ANSWERS_S):
+        async with asyncio.timeout(within_s):
             while not await serves():
                 if not child.alive:
                     raise child.failure("ended before it served")
                 await asyncio.sleep(ASKED_EVERY_S)
     except TimeoutError as late:
-        raise child.failure(f"did not serve within {ANSWERS_S:.0f} s") from late
+        raise child.failure(f"did not serve within {within_s:.0f} s") from late
 
 
 def check(child: Child) -> None:

@@ -19,7 +19,9 @@ QUEUE_MESSAGES_MAX: Final = 100_000
 """Messages that a queue holds; then senders are refused."""
 DEAD: Final = "waypost.dead"
 """Queue of commands that can never be sent."""
-COMMANDS, OUTCOMES = (f"/amq/queue/waypost.default.{name}" for name in ("commands", "outcomes"))
+COPIES_MAX: Final = 20_000
+"""Live copies that wait for an application; then the oldest ones are dropped."""
+COMMANDS, OUTCOMES, COPIES = (f"/amq/queue/waypost.default.{name}" for name in ("commands", "outcomes", "copies"))
 """Addresses of applications, as the plugin names existing queues."""
 
 
@@ -36,12 +38,27 @@ def definitions() -> dict[str, Any]:
         "dead-letter-exchange": "",
         "dead-letter-routing-key": DEAD,
     }
-    policy = {"name": "waypost", "vhost": "/", "pattern": r"^waypost\.default\.", "apply-to": "queues"}
+    copies = "waypost.default.copies"
+    newest = {"x-max-length": COPIES_MAX, "x-overflow": "drop-head"}
+    queues.append({"name": copies, "vhost": "/", "durable": False, "auto_delete": False, "arguments": newest})
+    exchange = {
+        "name": copies,
+        "vhost": "/",
+        "type": "fanout",
+        "durable": True,
+        "auto_delete": False,
+        "internal": False,
+    }
+    binding = {"source": copies, "vhost": "/", "destination": copies, "destination_type": "queue", "routing_key": ""}
+    own = r"^waypost\.default\.(commands|outcomes|replies\.)"
+    policy = {"name": "waypost", "vhost": "/", "pattern": own, "apply-to": "queues"}
     return {
         "vhosts": [{"name": "/"}],
         "users": [{"name": "guest", "password": "guest", "tags": []}],
         "permissions": [{"user": "guest", "vhost": "/", "configure": "", "write": ".*", "read": ".*"}],
         "queues": queues,
+        "exchanges": [{**exchange, "arguments": {}}],
+        "bindings": [{**binding, "arguments": {}}],
         "policies": [{**policy, "priority": 0, "definition": limits}],
     }
 
@@ -67,7 +84,7 @@ class MessageBroker:
         """Field `messaging` of the hubs' configuration."""
         replies = "/amq/queue/waypost.{tenant}.replies."
         queues = {name: f"/amq/queue/waypost.{{tenant}}.{name}" for name in ("commands", "outcomes")}
-        return {"url": self.url, **queues, "replies": replies}
+        return {"url": self.url, **queues, "replies": replies, "copies": "/exchange/waypost.{tenant}.copies"}
 
     @property
     def processes(self) -> tuple[Child, ...]:

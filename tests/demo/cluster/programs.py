@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.demo.cluster.keycloak_distribution import archive_file
 from tests.demo.errors import DemoError
 
 SERVERS: Final = Path("/usr/lib/postgresql")
@@ -35,24 +36,26 @@ class Programs(NamedTuple):
     setpriv: Path
     rabbitmq: RabbitPrograms | None
     """None if it is not installed."""
+    maven: Path | None
+    """Fetches Keycloak; None if it is not installed."""
 
 
-def find_programs() -> Programs:
-    """Return the programs. Raises DemoError with the command that installs the missing ones."""
+def find_programs(*, keycloak: bool = False) -> Programs:
+    """Return the programs. `keycloak`: it will run. Raises DemoError with the command that installs missing ones."""
     search = os.pathsep.join((os.environ.get("PATH", os.defpath), SYSTEM_FOLDERS))
     haproxy, setpriv = shutil.which("haproxy", path=search), shutil.which("setpriv", path=search)
+    java, maven = shutil.which("java", path=search), shutil.which("mvn", path=search)
     servers = [path.parent for path in SERVERS.glob("*/bin/postgres")]
-    missing = [
-        package
-        for package, found in (("haproxy", haproxy), ("postgresql", servers), ("util-linux", setpriv))
-        if not found
-    ]
+    needed: list[tuple[str, object]] = [("haproxy", haproxy), ("postgresql", servers), ("util-linux", setpriv)]
+    if keycloak:
+        needed += [("default-jre-headless", java), ("maven", maven or archive_file().exists())]
+    missing = [package for package, found in needed if not found]
     if haproxy is None or setpriv is None or missing:
         raise DemoError(
             f"missing programs; install them as root: apt-get install -y --no-install-recommends {' '.join(missing)}"
         )
     newest = max(servers, key=lambda path: int(path.parent.name))
-    return Programs(Path(haproxy), newest, Path(setpriv), _find_rabbitmq(search))
+    return Programs(Path(haproxy), newest, Path(setpriv), _find_rabbitmq(search), Path(maven) if maven else None)
 
 
 def _find_rabbitmq(search: str) -> RabbitPrograms | None:

@@ -7,15 +7,21 @@ import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from tests.demo.accounting import Account, account, total
-from tests.demo.cluster.application import CommandAccount, CommandingApplication
+from tests.demo.accounting import Account, Row, account, total
+from tests.demo.cluster.admission import Admission, CertificateAdmission, GatewayPorts, OpenAdmission
+from tests.demo.cluster.application import CommandingApplication
 from tests.demo.cluster.balancer import Balancer, HubPorts
 from tests.demo.cluster.bucket import ObjectStoreServer
+from tests.demo.cluster.copies import CopyReceiver
 from tests.demo.cluster.database import Database
+from tests.demo.cluster.keycloak import KeycloakServer
 from tests.demo.cluster.launching import Launcher, check
 from tests.demo.cluster.messages import MessageBroker
+from tests.demo.cluster.people import ConsolePeople
+from tests.demo.cluster.realm import PASSWORD, PEOPLE, issuer_settings
+from tests.demo.cluster.users import ClusterUsers
 from tests.demo.journals import Journal
 from tests.demo.lake import Lake
 from tests.demo.ports import free_ports
@@ -33,21 +39,13 @@ COMPARED_EVERY_S: Final = 1.0
 """Interval of comparing journals and lake."""
 
 
-class GatewayPorts(NamedTuple):
-    """One gateway."""
-
-    name: str
-    mqtt: int
-    http: int
-
-
 class Cluster:
     """All processes of the demo in one folder."""
 
     def __init__(
-        self, folder: Path, launcher: Launcher, *, hubs: int, gateways: int, say: Callable[[str], None]
+        self, folder: Path, launcher: Launcher, *, hubs: int, gateways: int, keycloak: bool, say: Callable[[str], None]
     ) -> None:
-        """`say` shows a line of progress."""
+        """`keycloak`: people sign in, and gateways enrol; `say` shows a line of progress."""
         self._folder = folder
         self._launcher = launcher
         self._say = say
@@ -56,11 +54,14 @@ class Cluster:
         self.gateways = [GatewayPorts(f"gw{n + 1}", next(ports), next(ports)) for n in range(gateways)]
         self.database = Database(folder / "postgresql", launcher)
         self.bucket = ObjectStoreServer(launcher)
-        self.balancer = Balancer(folder, launcher)
+        self.balancer = Balancer(folder, launcher, tls=keycloak)
+        self.keycloak = KeycloakServer(folder / "keycloak", launcher) if keycloak else None
+        """None: everybody on this machine may do everything."""
+        self._certificates = CertificateAdmission(launcher, folder / "hub1", self.hubs[0].http) if keycloak else None
+        self._admission: Admission = self._certificates or OpenAdmission()
         found = launcher.programs.rabbitmq
         self.broker = MessageBroker(folder / "rabbitmq", launcher, found) if found is not None else None
         """None if RabbitMQ is not installed."""
-        self._application: CommandingApplication | None = None
         self._running: dict[str, Child] = {}
         self._devices: dict[str, Child] = {}
         self._journals: list[Journal] = []
@@ -74,27 +75,27 @@ class Cluster:
         else:
             self._say("RabbitMQ with quorum queues")
             await self.broker.start()
+        if self.keycloak is not None:
+            await self.keycloak.start([self._console(port) for port in self._console_ports], self._say)
         self._write_configuration()
         for hub in self.hubs:
             self._say(hub.name)
             await self._start_hub(hub)
         self._say("HAProxy")
         await self.balancer.start(self.hubs)
-        self._say(f"{len(self.gateways)} gateways, each with a device")
+        self._say(f"{len(self.gateways)} gateways{' enrol' if self.keycloak else ''}, each with a device")
         await asyncio.gather(*map(self._start_gateway, self.gateways))
 
-    def start_application(self) -> None:
-        """Have an application send commands, if there is a message broker."""
+    def users(self) -> ClusterUsers:
+        """Return users of the message broker and of the issuer, if there are those. For the time after `start`."""
+        application, copies, people = None, None, None
         if self.broker is not None:
-            self._application = CommandingApplication(self.broker.url, [each.name for each in self.gateways])
-            self._application.start()
-
-    async def compare_commands(self) -> CommandAccount | None:
-        """Stop the application, and compare its commands with their outcomes; None without a message broker."""
-        if self._application is None:
-            return None
-        self._say("the application stops; comparing its commands with their outcomes")
-        return await asyncio.to_thread(self._application.compare)
+            application = CommandingApplication(self.broker.url, [each.name for each in self.gateways])
+            copies = CopyReceiver(self.broker.url)
+        if self._certificates is not None:
+            balancer, *hubs = map(self._console, self._console_ports)
+            people = ConsolePeople(balancer, hubs, len(self.gateways), self._certificates.context)
+        return ClusterUsers(application, copies, people)
 
     async def roll(self) -> None:
         """Restart one hub after the other. Raises DemoError."""
@@ -102,6 +103,10 @@ class Cluster:
             self._say(f"{hub.name} restarts; its gateways move")
             await self._launcher.end(self._running.pop(hub.name), signal.SIGTERM, HUB_STOP_S)
             await self._start_hub(hub)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the lake. Blocks."""
+        return self._lake.rows()
 
     async def compare(self) -> Account:
         """Stop the devices, and compare what was acknowledged to them with the lake. Raises DemoError."""
@@ -128,27 +133,29 @@ class Cluster:
         for group, within_s in ((self.gateways, GATEWAY_STOP_S), (self.hubs, HUB_STOP_S)):
             children = [self._running[each.name] for each in group if each.name in self._running]
             await asyncio.gather(*(self._launcher.end(child, signal.SIGTERM, within_s) for child in children))
-        if self._application is not None:
-            await asyncio.to_thread(self._application.stop)
         await self.balancer.stop()
         if self.broker is not None:
             await self.broker.stop()
+        if self.keycloak is not None:
+            await self.keycloak.stop()
         await self.bucket.stop()
         await self.database.stop()
 
     def check(self) -> None:
         """Raise DemoError when a process has ended that should be running."""
         broker = self.broker.processes if self.broker is not None else ()
-        others = (self.balancer.process, self.bucket.process, *self.database.servers, *broker)
+        keycloak = self.keycloak.process if self.keycloak is not None else None
+        others = (self.balancer.process, self.bucket.process, *self.database.servers, *broker, keycloak)
         for child in (*self._running.values(), *self._devices.values(), *filter(None, others)):
             check(child)
 
     def addresses(self) -> Sequence[tuple[str, str]]:
         """Return what there is, and where."""
         return [
-            ("gateways connect to", f"amqp://127.0.0.1:{self.balancer.amqp}"),
-            ("console of the hubs", f"http://127.0.0.1:{self.balancer.http}/"),
-            *((f"console of {hub.name}", f"http://127.0.0.1:{hub.http}/") for hub in self.hubs),
+            ("gateways connect to", f"{self._admission.amqp}://127.0.0.1:{self.balancer.amqp}"),
+            ("console of the hubs", self._console(self.balancer.http)),
+            *((f"console of {hub.name}", self._console(hub.http)) for hub in self.hubs),
+            *self._sign_ins(),
             *((f"console of {gateway.name}", f"http://127.0.0.1:{gateway.http}/") for gateway in self.gateways),
             ("load balancer", f"http://127.0.0.1:{self.balancer.statistics}/"),
             ("registry", self.database.url),
@@ -164,22 +171,42 @@ class Cluster:
     def _configuration(self) -> Path:
         return self._folder / "hub.yaml"
 
+    @property
+    def _console_ports(self) -> Sequence[int]:
+        return [self.balancer.http, *(hub.http for hub in self.hubs)]
+
+    def _console(self, port: int) -> str:
+        return f"{self._admission.http}://127.0.0.1:{port}/"
+
+    def _sign_ins(self) -> Sequence[tuple[str, str]]:
+        if self.keycloak is None:
+            return []
+        people = ", ".join(f"{name} ({group or 'no group'})" for name, group in PEOPLE.items())
+        return [("Keycloak", self.keycloak.issuer), ("people", people), ("their password", PASSWORD)]
+
     def _write_configuration(self) -> None:
         spec: dict[str, object] = {"registry": self.database.url, "lake": self.bucket.lake, "applications": False}
         if self.broker is not None:
             spec["messaging"] = self.broker.settings
+        if self.keycloak is not None:
+            spec["oidc"] = issuer_settings(self.keycloak.issuer)
         self._configuration.write_text(json.dumps({"apiVersion": "waypost/v1", "kind": "Hub", "spec": spec}))
 
     async def _start_hub(self, hub: HubPorts) -> None:
-        words = ["hub", "run", "--data", str(self._folder / hub.name), "--config", str(self._configuration), "--dev"]
-        words += ["--amqp", f"127.0.0.1:{hub.amqp}", "--http", f"127.0.0.1:{hub.http}"]
+        data = self._folder / hub.name
+        words = ["hub", "run", "--data", str(data), "--config", str(self._configuration)]
+        words += [
+            *self._admission.hub_options(data),
+            "--amqp",
+            f"127.0.0.1:{hub.amqp}",
+            "--http",
+            f"127.0.0.1:{hub.http}",
+        ]
         await self._start(hub.name, words, self.bucket.environment)
 
     async def _start_gateway(self, gateway: GatewayPorts) -> None:
-        words = ["run", "--data", str(self._folder / gateway.name), "--dev", "--gateway", gateway.name]
-        words += ["--mqtt", f"127.0.0.1:{gateway.mqtt}", "--http", f"127.0.0.1:{gateway.http}", "--amqp", "127.0.0.1:0"]
-        words += ["--hub", f"amqp://127.0.0.1:{self.balancer.amqp}", "--forward", "plant/#"]
-        await self._start(gateway.name, words, {})
+        data = self._folder / gateway.name
+        await self._start(gateway.name, await self._admission.gateway_command(gateway, data, self.balancer.amqp), {})
         device = f"{gateway.name}-cpu"
         journal = Journal(self._folder / f"{device}.jsonl", device, gateway.name)
         words = ["simulate", "--protocol", "mqtt", "--kind", "cpu", "--name", device, "--interval", str(INTERVAL_S)]
@@ -192,10 +219,13 @@ class Cluster:
         self._running[name] = child
         await child.ready(READY_S)
 
+    @property
+    def _lake(self) -> Lake:
+        return Lake(self.bucket.lake, {**self.bucket.environment, "AWS_ALLOW_HTTP": "true"})
+
     def _account(self) -> Account:
         """Compare journals and lake. Blocks."""
-        lake = Lake(self.bucket.lake, {**self.bucket.environment, "AWS_ALLOW_HTTP": "true"})
-        rows, ledger = lake.rows(), lake.ledger()
+        rows, ledger = self.rows(), self._lake.ledger()
         deliveries = [journal.deliveries() for journal in self._journals]
         return total([account(gateway.name, deliveries, rows, ledger) for gateway in self.gateways])
 
