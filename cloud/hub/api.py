@@ -20,6 +20,7 @@ from cloud.hub.audit_http import audit_routes
 from cloud.hub.audit_trail import AuditTrail, HubAudit
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import FleetState
+from cloud.hub.fleet_condition import FleetCondition
 from cloud.hub.fleet_documents import (
     FleetGateway,
     GatewayMark,
@@ -28,14 +29,7 @@ from cloud.hub.fleet_documents import (
     LandingFault,
     TenantStatus,
 )
-from cloud.hub.fleet_view import (
-    SORTS,
-    FleetCondition,
-    FleetViews,
-    GatewayQuery,
-    InvalidRow,
-    SeenGateway,
-)
+from cloud.hub.fleet_view import FleetViews, GatewayQuery
 from cloud.hub.gateways_http import csv_response, view_routes
 from cloud.hub.health import HubHealth
 from cloud.hub.idempotent_http import IdempotentRequests
@@ -44,8 +38,11 @@ from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
+from cloud.hub.registry.fleet_pages import SORTS
 from cloud.hub.registry.registry import Registry
+from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.scope import Scope, require_fleet, scope_of
+from cloud.hub.seen_gateway import SeenGateway
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import Answer, needing
@@ -67,6 +64,8 @@ LIVE_INTERVAL_S: Final = 2.0
 """Time between two live figures: half as often as a gateway's, as a hub has more pages open."""
 _STATES: Final = ("", "danger", *FleetCondition)
 """Values of the query parameter `state`."""
+UNAVAILABLE: Final = (RegistryError, RegistryClosed)
+"""Errors of a registry that cannot be read now."""
 
 
 def application(
@@ -281,7 +280,7 @@ class Api:
         """Show the gateways by state, troubles with one likely cause, and sites."""
         try:
             summary = await self._views.of(scope.tenant).summary()
-        except RegistryError as error:
+        except UNAVAILABLE as error:
             return RequestRefused(503, str(error)).response()
         return json_response(summary._asdict())
 
@@ -291,28 +290,22 @@ class Api:
         Query: ``?q=PART&state=danger|offline|…&selector=site=berlin&sort=[-]danger|name|…&after=NEXT&limit=N``.
         """
         try:
-            query, after, limit = _gateway_query(request)
-            found = await self._views.of(scope.tenant).select(query)
-            start = query.following(found, after) if after else 0
-        except InvalidRow:
-            return RequestRefused(400, "after must be the `next` of a page with the same sort").response()
+            page = await self._views.of(scope.tenant).page(*_gateway_query(request))
         except RequestRefused as refused:
             return refused.response()
-        except RegistryError as error:
+        except UNAVAILABLE as error:
             return RequestRefused(503, str(error)).response()
-        page = found[start : start + limit]
-        rows = [self._summary(one) for one in page]
-        following = query.row(page[-1]) if start + limit < len(found) else None
-        return json_response({"gateways": rows, "next": following, "total": len(found)})
+        rows = [self._summary(one) for one in page.rows]
+        return json_response({"gateways": rows, "next": page.next, "total": page.total})
 
     async def gateways_file(self, request: Request, scope: Scope) -> Response:
         """Return all gateways of a query as CSV."""
         try:
             query, _, _ = _gateway_query(request)
-            return csv_response(await self._views.of(scope.tenant).select(query))
+            return await csv_response(self._views.of(scope.tenant).every(query))
         except RequestRefused as refused:
             return refused.response()
-        except RegistryError as error:
+        except UNAVAILABLE as error:
             return RequestRefused(503, str(error)).response()
 
     @staticmethod
@@ -328,7 +321,7 @@ class Api:
             if gateway is None:
                 return RequestRefused(404, f"no gateway {name} in tenant {tenant}", code="gateway-not-found").response()
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
-        except RegistryError as error:
+        except UNAVAILABLE as error:
             return RequestRefused(503, str(error)).response()
         rate = gateway.gateway.rate
         more = {"rate": rate.history(self._clock()) if rate is not None else [], "marks": marks, "marks_total": total}

@@ -181,10 +181,14 @@ class Committer:
         self._seen[key] = self._now_us()
         self._schedule()
 
-    def record_observed(self, key: Key, observed: str) -> None:
-        """Record what was observed of a (tenant, gateway) that was seen now, JSON."""
+    def record_observed(self, key: Key, observed: str, *, soon: bool = False) -> None:
+        """Record what was observed of a (tenant, gateway) that was seen now, JSON. `soon`: its condition is another
+        one, so that it is written as soon as a connect is."""
         self._observed[key] = observed
         self.record_seen(key)
+        if soon:
+            self._seen_due = min(self._seen_due, self._loop.time() + PRESENCE_EVERY_S)
+            self._schedule()
 
     def repeat_presence(self, sessions: Iterable[GatewaySession]) -> None:
         """Write again that these gateways are connected."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cloud.hub.fleet import FleetState, ObservedState, decode_observed
+from cloud.hub.fleet import FleetState
 from cloud.hub.groups import Key
 from cloud.hub.limits import FOLLOWED_AT_ONCE
+from cloud.hub.observed import ObservedState, decode_observed
 from cloud.hub.registry.directory import GatewayRecord
 
 

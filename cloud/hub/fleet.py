@@ -18,6 +18,7 @@ import msgspec
 
 from cloud.hub.groups import Content, GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome, LedgerDocument
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
+from cloud.hub.observed import ObservedState, decode_observed
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.takeovers import Takeovers
 from cloud.hub.tenants import Tenants
@@ -49,22 +50,6 @@ class Rate:
         for passed in range(max(self._second + 1, second - HISTORY_SECONDS + 1), second + 1):
             self._counts[passed % HISTORY_SECONDS] = 0
         self._second = max(self._second, second)
-
-
-class ObservedState(msgspec.Struct, frozen=True):
-    """Observations of a gateway by its hub, as the registry keeps them for other hubs and for the next start."""
-
-    status: dict[str, Any] | None = None
-    newest_received_at: int = 0
-    dropped: int = 0
-
-
-def decode_observed(text: str) -> ObservedState | None:
-    """Decode observations in the registry; return None for those of a newer program."""
-    try:
-        return msgspec.json.decode(text, type=ObservedState)
-    except msgspec.DecodeError:
-        return None
 
 
 @dataclass(slots=True)
@@ -180,6 +165,27 @@ class FleetState:
     unsettled: set[Key] = field(default_factory=set)
     """Gateways that changed here, or had no place, since they were taken over: their records count again."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
+
+    def current(self, record: GatewayRecord) -> GatewayState:
+        """Return the state of a gateway with this record: as it is here if its last connection was to this hub."""
+        here = self.gateways.get((record.tenant, record.name))
+        last_here = here is not None and here.hub == self.hub and record.writer in (None, self.hub)
+        if here is not None and (here.session is not None or last_here):
+            here.landed = max(here.landed, record.landed)
+            return here
+        gateway = GatewayState(
+            record.tenant,
+            record.name,
+            record.first_seen,
+            record.last_seen,
+            connected=record.connected,
+            hub=record.writer or "",
+            connected_at=record.connected_at or 0,
+            remote=record.remote,
+            landed=record.landed,
+        )
+        gateway.read_observed(record.observed)
+        return gateway
 
     def tenant(self, name: str) -> TenantFigures:
         """Return the figures of a tenant; empty ones for an unknown tenant."""

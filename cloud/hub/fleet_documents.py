@@ -179,6 +179,8 @@ class FleetPage(TypedDict):
     gateways: list[FleetGateway]
     next: str | None
     total: int
+    """Gateways of the query. With a search (`q`, `selector`), 10 000 of those that have connected are counted at
+    most."""
 
 
 class GatewayMark(TypedDict):

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet_documents import SavedViewDocument
-from cloud.hub.fleet_view import SeenGateway
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import format_labels
 from cloud.hub.limits import SAVED_VIEWS_MAX, VIEW_BYTES_MAX
 from cloud.hub.registry.views import SavedView
 from cloud.hub.scope import scope_of
+from cloud.hub.seen_gateway import SeenGateway
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
@@ -51,21 +51,24 @@ class ViewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
-def csv_response(gateways: Sequence[SeenGateway]) -> Response:
-    """Return gateways as a CSV file."""
-    text = "".join(_lines(gateways))
+async def csv_response(pages: AsyncIterator[Sequence[SeenGateway]]) -> Response:
+    """Return gateways as a CSV file, a page at a time. Raises what reading the first page raises; an error of a later
+    one ends the connection, so that no client takes the part for the whole."""
+    first = await anext(pages, ())
+
+    async def parts() -> AsyncIterator[str]:
+        yield _lines([COLUMNS, *map(_row, first)])
+        async for gateways in pages:
+            yield _lines(map(_row, gateways))
+
     headers = {**NEVER_CACHED, "Content-Disposition": 'attachment; filename="gateways.csv"'}
-    return Response(text, media_type="text/csv", headers=headers)
+    return StreamingResponse(parts(), media_type="text/csv", headers=headers)
 
 
-def _lines(gateways: Sequence[SeenGateway]) -> Iterator[str]:
-    line = io.StringIO()
-    writer = csv.writer(line)
-    for row in (COLUMNS, *map(_row, gateways)):
-        writer.writerow(row)
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
+def _lines(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
 
 
 def _row(seen: SeenGateway) -> list[Any]:

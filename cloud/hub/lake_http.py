@@ -27,10 +27,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cloud.hub.committer import Committer
-from cloud.hub.fleet import FleetState
+from cloud.hub.fleet import GatewayState
+from cloud.hub.fleet_condition import FleetCondition
+from cloud.hub.fleet_view import FleetViews
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import SPANS_SENT_MAX
 from cloud.hub.peers import DEFAULT_TENANT
+from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.reader.client import LakeReader, ReadBusy, ReadFailed, ReadTableMissing, ReadUnreadable
 from cloud.reader.limits import DAYS_MAX, HOURS_DAYS_MAX, POINTS_MAX, PROOF_S_MAX, ROWS_DEFAULT, SERIES_DAYS
@@ -69,14 +72,16 @@ def _missing(error: ReadTableMissing) -> Response:
     return json_response({**_NO_ROWS, "missing": str(error)})
 
 
-answered: Final = answering({ReadTableMissing: _missing, ReadBusy: 503, ReadUnreadable: 503, ReadFailed: 400})
+answered: Final = answering(
+    {RegistryClosed: 503, ReadTableMissing: _missing, ReadBusy: 503, ReadUnreadable: 503, ReadFailed: 400}
+)
 
 
 def lake_routes(
-    reader: LakeReader, access: HttpAccess, fleet: FleetState, committer: Committer, now_us: Callable[[], int]
+    reader: LakeReader, access: HttpAccess, views: FleetViews, committer: Committer, now_us: Callable[[], int]
 ) -> list[HttpRoute]:
     """Return the routes of this module."""
-    api = _LakeApi(reader, access, fleet, committer, now_us)
+    api = _LakeApi(reader, access, views, committer, now_us)
     return [
         HttpRoute(GOLD, answered(api.tables), methods=PURE),
         HttpRoute(GOLD + "/series", answered(api.series), methods=PURE),
@@ -97,13 +102,13 @@ class _LakeApi:
         self,
         reader: LakeReader,
         access: HttpAccess,
-        fleet: FleetState,
+        views: FleetViews,
         committer: Committer,
         now_us: Callable[[], int],
     ) -> None:
         self._reader = reader
         self._access = access
-        self._fleet = fleet
+        self._views = views
         self._committer = committer
         self._now_us = now_us
 
@@ -155,12 +160,13 @@ class _LakeApi:
 
     async def hours(self, request: Request) -> Response:
         """Show the hours of one gateway: ``?days=N&tenant=T``."""
-        tenant, name = await self._gateway(request)
+        gateway = await self._gateway(request)
+        tenant, name = gateway.tenant, gateway.name
         known = await self._committer.read(lambda registry: registry.commits.marks(tenant, name))
         landed = [LandedSpans(stream.epoch, stream.address, found.spans) for stream, found in known.landed.items()]
         if sum(len(each.spans) for each in landed) > SPANS_SENT_MAX:
             raise RequestRefused(503, f"more than {SPANS_SENT_MAX} ranges have landed: download the proof instead")
-        status = self._fleet.gateways[tenant, name].status or {}
+        status = gateway.status or {}
         since = self._since(request, 7, HOURS_DAYS_MAX)
         backlog, reported_at = status.get("backlog_messages"), status.get("reported_at")
         return await self._json(GatewayHours(tenant, name, since, landed, backlog, reported_at))
@@ -173,7 +179,8 @@ class _LakeApi:
 
     async def proof(self, request: Request) -> Response:
         """Download the proof of one gateway: ``?days=N&tenant=T``; all its messages without ``days``."""
-        tenant, name = await self._gateway(request)
+        gateway = await self._gateway(request)
+        tenant, name = gateway.tenant, gateway.name
         since = self._since(request, 0, DAYS_MAX) if "days" in request.query_params else None
         found = await self._reader.ask(GatewayProof(name, tenant, since), seconds=PROOF_S_MAX)
         return _file(found, f"proof-{_NAME.sub('_', name)}.json", "application/json")
@@ -191,16 +198,17 @@ class _LakeApi:
     async def _json(self, read: LakeRead) -> Response:
         return _document(await self._reader.ask(read))
 
-    async def _gateway(self, request: Request) -> tuple[str, str]:
-        """Return tenant and name of the gateway in the path. Raises `RequestRefused`."""
+    async def _gateway(self, request: Request) -> GatewayState:
+        """Return the gateway in the path. Raises `RequestRefused`."""
         scope = await scope_of(self._access, request)
         tenant, name = (
             request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT),
             request.path_params["gateway"],
         )
-        if not scope.covers(tenant) or (tenant, name) not in self._fleet.gateways:
+        found = await self._views.of(scope.tenant).one((tenant, name)) if scope.covers(tenant) else None
+        if found is None or found.condition is FleetCondition.NEVER:
             raise RequestRefused(404, f"no gateway {name} in tenant {tenant}", code="gateway-not-found")
-        return tenant, name
+        return found.gateway
 
     def _since(self, request: Request, default: int, most: int) -> int:
         """Return the start of the first day of a span that ends today."""

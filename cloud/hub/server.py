@@ -26,6 +26,7 @@ from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.endpoint import authority as host_and_port
 from bridge.transport.driver import ConnectionDriver
 from cloud.hub.acceptor import Acceptor, PeerNotServed, Serve
+from cloud.hub.alerts.gateways import MeasuredGateways
 from cloud.hub.alerts.http import routes as alert_routes
 from cloud.hub.alerts.measures import PROOF, HubFigures, HubMeasures
 from cloud.hub.alerts.service import HubAlerts
@@ -226,7 +227,7 @@ class HubServer:
             problems=self._problems,
         )
         hint = self._notices.follow(NoticeTopic.LABELS)
-        self._views = FleetViews(self._fleet, self._committer, now_us=_now_us, clock=loop.time, hint=hint)
+        self._views = FleetViews(self._fleet, registry, now_us=_now_us, clock=loop.time, hint=hint)
         self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
@@ -246,8 +247,9 @@ class HubServer:
         data, leads = self._configuration.data, self._availability.replicas.leads
         figures = partial(_hub_figures, self._health, self._committer, self._commands, self._desired, self._campaigns)
         measures = HubMeasures(figures, data / PROOF, _now_us(), hub=self._id, leads=leads)
-        gateways, name = self._views.of(None).gateways, socket.gethostname()
-        return HubAlerts(registry, self._id, measures, gateways, time.time, name=name)
+        hint, clock = self._notices.follow(NoticeTopic.LABELS), asyncio.get_running_loop().time
+        gateways = MeasuredGateways(self._fleet, self._committer, now_us=_now_us, clock=clock, hint=hint)
+        return HubAlerts(registry, self._id, measures, gateways.read, time.time, name=socket.gethostname())
 
     def _alert_counts(self) -> dict[str, int]:
         """Return the number of alerts by state."""
@@ -465,7 +467,7 @@ class HubServer:
         if self._desired is not None:
             await self._desired.open()
         first = (self._quotas, self._commands, self._alerts, self._audit, self._devices, self._events, self._problems)
-        for part in (*first, self._artefacts, self._updates, self._campaigns, self._webhooks):
+        for part in (*first, self._artefacts, self._updates, self._campaigns, self._webhooks, self._views):
             await part.open()
         self._notices.start()
 
@@ -474,7 +476,15 @@ class HubServer:
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
         async with contextlib.AsyncExitStack() as ends:
-            last = (self._webhooks, self._campaigns, self._updates, self._artefacts, self._problems, self._events)
+            last = (
+                self._views,
+                self._webhooks,
+                self._campaigns,
+                self._updates,
+                self._artefacts,
+                self._problems,
+                self._events,
+            )
             for part in reversed((*last, *parts, *services)):
                 if part is not None:
                     ends.push_async_callback(part.close)
@@ -507,7 +517,7 @@ class HubServer:
                 *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
                 *webhook_routes(self._webhooks, access),
-                *lake_routes(self._reader, access, self._fleet, self._committer, _now_us),
+                *lake_routes(self._reader, access, self._views, self._committer, _now_us),
                 *command_routes(self._commands, access),
                 *problem_routes(self._problems, access, lambda: self._fleet.hub_names),
                 *device_registry_routes(self._devices.registry, access, tenants.names),

@@ -50,6 +50,7 @@ from cloud.hub.groups import (
 )
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
+from cloud.hub.observed import danger_of_status
 from cloud.hub.pressure import LandingPressure, TenantPressure, TenantRate
 from cloud.hub.takeovers import RemoteProgram
 from cloud.hub.tenants import Tenants
@@ -250,9 +251,10 @@ class HubService:
             return
         problems = row.pop("problems")
         known.last_seen = now_us
-        known.status = _status_for_api(row)
+        before, known.status = known.status, _status_for_api(row)
+        soon = before is None or danger_of_status(before).kind != danger_of_status(known.status).kind
         self._committer.put_state(lake_row(row))
-        self._committer.record_observed(session.key, known.observation())
+        self._committer.record_observed(session.key, known.observation(), soon=soon)
         if self._problems is not None and problems is not None:
             self._problems.reported(session.key, problems)
 

@@ -1,8 +1,8 @@
 """State machine of alerts: from rules that are true to alerts of one cause each. Pure; the time is an argument.
 
 A rule that has become true is *pending* for its time `for_s`, then it *fires*. Gateways with one likely cause share one
-alert (`cloud.hub.fleet_view.group_by_cause`): it opens with all of them as soon as the first has been true long enough,
-and gateways with the same trouble join it. An alert is resolved when none of its subjects is true any more.
+alert (`cloud.hub.fleet_causes.group_by_cause`): it opens with all of them as soon as the first has been true long
+enough, and gateways with the same trouble join it. An alert is resolved when none of its subjects is true any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from cloud.hub.alerts.limits import SINGLE_ALERTS_MAX, WHAT_CHARACTERS_MAX
 from cloud.hub.alerts.measures import AlertReading, AlertReadings, AlertSubject, title_of
 from cloud.hub.alerts.rules import BY_NAME, AlertRule
-from cloud.hub.fleet_view import TOGETHER_S, Trouble, group_by_cause
+from cloud.hub.fleet_causes import TOGETHER_S, Trouble, group_by_cause
 from cloud.hub.groups import Key
 from cloud.hub.labels import LabelError, Labels, parse_selector
 from cloud.hub.registry.alerts import (

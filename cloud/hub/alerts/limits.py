@@ -72,3 +72,9 @@ PING_S_RANGE: Final = (30, 86_400)
 
 FOR_S_MAX: Final = 7 * 86_400
 """Longest time that a condition may have to last."""
+
+SLICE: Final = 500
+"""Gateways classified or measured at a time, about 2 ms: others have their turn on the event loop between them."""
+
+MEASURED_LABELS_S: Final = 20.0
+"""Age up to which the labels of measured gateways are used again, unless a notice says that some have changed."""

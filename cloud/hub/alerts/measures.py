@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from cloud.hub.alerts.limits import SLICE
 from cloud.hub.alerts.rules import BY_NAME, OF_GATEWAYS, RULES, AlertRule, Measure
-from cloud.hub.fleet_view import SLICE, SeenGateway
 from cloud.hub.groups import Key
 from cloud.hub.labels import Labels
 from cloud.hub.metrics import CommandFigures
@@ -20,6 +20,7 @@ from cloud.hub.registry.campaign_rows import CampaignRecord
 from cloud.hub.registry.commands import CommandState
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.rollout import RolloutState
+from cloud.hub.seen_gateway import SeenGateway
 from edge.health.problems import HealthProblem, Severity
 
 PROOF: Final = "proof.prom"

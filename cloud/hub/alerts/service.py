@@ -35,7 +35,6 @@ from cloud.hub.alerts.limits import (
 )
 from cloud.hub.alerts.measures import SHARED_RULES, AlertReadings, HubMeasures
 from cloud.hub.alerts.receivers import Notification, NotificationFailed, PingSettings, send, settings_of
-from cloud.hub.fleet_view import SeenGateway
 from cloud.hub.registry.alerts import (
     FIRING,
     AlertRecord,
@@ -45,6 +44,7 @@ from cloud.hub.registry.alerts import (
     DeliveryRecord,
     ReceiverRecord,
 )
+from cloud.hub.seen_gateway import SeenGateway
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)

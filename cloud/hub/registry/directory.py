@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Key, Presence
 from cloud.hub.registry import labels
+from cloud.hub.registry.danger_columns import danger_change, danger_row, seen_change, still_judged
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
 from cloud.hub.registry.generations import Generations, current_generations
@@ -33,7 +34,7 @@ class GatewayRecord(NamedTuple):
     """Hub of its last connection."""
     connected_at: int | None = None
     observed: str | None = None
-    """Observations of that hub, JSON (`cloud.hub.fleet.ObservedState`)."""
+    """Observations of that hub, JSON (`cloud.hub.observed.ObservedState`)."""
 
 
 RECORD = [gateways.c[name] for name in GatewayRecord._fields]
@@ -77,6 +78,7 @@ class Directory:
             .values({name: sa.bindparam(f"at_{name}") for name in columns})
             .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null()))
             .values(connected_at=sa.case((_ONLY_LEFT, gateways.c.connected_at), else_=sa.bindparam("at_last_seen")))
+            .values(judged_at=still_judged(sa.bindparam("at_last_seen", type_=sa.BigInteger)))
         )
         rows = [
             self._presence_row(key, presence, known[key])
@@ -109,18 +111,20 @@ class Directory:
         that has moved to another hub keeps those of that hub."""
         if not when:
             return
-        mine = (
-            gateways.c.tenant == sa.bindparam("at_tenant"),
-            gateways.c.name == sa.bindparam("at_name"),
-            gateways.c.writer == self._writer.id,
-        )
-        state = sa.func.coalesce(sa.bindparam("at_observed", type_=sa.Text), gateways.c.observed)
-        statement = gateways.update().where(*mine).values(last_seen=sa.bindparam("at_last_seen"), observed=state)
-        rows = [
-            {"at_tenant": key[0], "at_name": key[1], "at_last_seen": last, "at_observed": observed.get(key)}
+        mine = gateways.c.writer == self._writer.id
+        only_seen = [
+            {"at_tenant": key[0], "at_name": key[1], "at_last_seen": last}
             for key, last in when.items()
+            if key not in observed
         ]
-        self._database.transaction(lambda tx: tx.execute(statement, rows))
+        judged = [danger_row(key, last, observed[key]) for key, last in when.items() if key in observed]
+
+        def work(tx: sa.Connection) -> None:
+            for statement, rows in ((seen_change(mine), only_seen), (danger_change(mine), judged)):
+                if rows:
+                    tx.execute(statement, rows)
+
+        self._database.transaction(work)
 
     def mark_all_disconnected(self) -> None:
         """Mark all gateways of this hub as disconnected, at its start."""
@@ -133,10 +137,6 @@ class Directory:
         """Return every known gateway that has connected, by name."""
         query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
-
-    def waiting(self, most: int) -> dict[Key, int]:
-        """Return enrolled gateways that have never connected, with the time of their enrolment; `most` of them."""
-        return self._database.transaction(lambda tx: _waiting_gateways(tx, most))
 
     def labels(self) -> dict[Key, dict[str, str]]:
         """Return the labels of all gateways that have some."""
@@ -174,7 +174,7 @@ def _presence_events(key: Key, presence: Presence, hub: str) -> Iterable[FleetEv
         yield make_event(presence.at_us, EventType.GATEWAY_DISCONNECTED, *key, hub=hub)
 
 
-def _waiting_gateways(tx: sa.Connection, most: int) -> dict[Key, int]:
+def waiting_gateways(tx: sa.Connection, most: int) -> dict[Key, int]:
     """Return enrolled gateways that have never connected, with the time of their first certificate; `most` of them."""
     seen = sa.exists().where(gateways.c.tenant == certificates.c.tenant, gateways.c.name == certificates.c.gateway)
     enrolled_at = sa.func.min(certificates.c.begins_at)
@@ -200,4 +200,4 @@ def _add_gateways(tx: sa.Connection, new: Mapping[Key, Presence]) -> None:
 def _new_row(key: Key, presence: Presence) -> dict[str, Any]:
     times = {"first_seen": presence.at_us, "last_seen": presence.at_us}
     row = {"tenant": key[0], "name": key[1], **times, "connected": False, "remote": presence.remote}
-    return {**row, "generation": 0, "landed": 0}
+    return {**row, "generation": 0, "landed": 0, "judged_at": presence.at_us}

@@ -74,7 +74,7 @@ class GatewayPages:
 
         def conditions(name: sa.ColumnElement[str]) -> Iterator[sa.ColumnElement[bool]]:
             yield name > after
-            yield from (_holds(each, tenant, name) for each in (selector.requirements if selector else ()))
+            yield from (holds(each, tenant, name) for each in (selector.requirements if selector else ()))
 
         def work(tx: sa.Connection) -> dict[str, dict[str, str]]:
             names = known_names(tx, tenant, conditions, limit)
@@ -123,7 +123,9 @@ def _unconfirmed(rows: Iterable[Any]) -> Iterator[tuple[ConfigurationRecord, int
             yield record, row[-1]
 
 
-def _holds(requirement: Requirement, tenant: str, gateway: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+def holds(
+    requirement: Requirement, tenant: str | sa.ColumnElement[str], gateway: sa.ColumnElement[str]
+) -> sa.ColumnElement[bool]:
     """Return the condition that the labels of a gateway meet a requirement."""
     mine = (labels.c.tenant == tenant, labels.c.gateway == gateway, labels.c.key == requirement.key)
     value = () if requirement.value is None else (labels.c.value == requirement.value,)

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateColumn
 
 from bridge.version import VERSION
+from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 30
+SCHEMA_VERSION = 31
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -45,6 +46,16 @@ class NameType(sa.types.TypeDecorator[str]):
         if value is None or dialect.name != "postgresql":
             return value  # type: ignore[no-any-return]
         return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\"))
+
+
+def _of_known(name: str, *columns: str) -> sa.Index:
+    """Return an index of the gateways that are not forgotten."""
+    return sa.Index(name, *columns, **_only_where("forgotten_at IS NULL"))
+
+
+def _only_where(condition: str) -> dict[str, Any]:
+    """Return the arguments of an index that has the rows with a condition only."""
+    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 
 
 metadata = sa.MetaData()
@@ -109,8 +120,22 @@ gateways = sa.Table(
     sa.Column("writer", sa.String(32), nullable=True),
     sa.Column("connected_at", sa.BigInteger, nullable=True),
     sa.Column("observed", sa.Text, nullable=True),
-    sa.Column("forgotten_at", sa.BigInteger, nullable=True, index=True),
+    sa.Column("forgotten_at", sa.BigInteger, nullable=True),
+    sa.Column("refusing", sa.Boolean, nullable=True, server_default=sa.false()),
+    sa.Column("oldest_at", sa.BigInteger, nullable=True, server_default=str(NO_TIME_US)),
+    sa.Column("full_at", sa.BigInteger, nullable=True, server_default=str(NO_TIME_US)),
+    sa.Column("waiting", sa.BigInteger, nullable=True, server_default="0"),
+    sa.Column("judged_at", sa.BigInteger, nullable=True, server_default="0"),
+    sa.Index("gateways_forgotten", "forgotten_at", **_only_where("forgotten_at IS NOT NULL")),
+    _of_known("gateways_by_danger", "connected", "refusing", "oldest_at", "tenant", "name"),
+    _of_known("gateways_by_room", "connected", "full_at", "tenant", "name"),
+    _of_known("gateways_by_name", "name", "tenant"),
+    _of_known("tenant_gateways_by_danger", "tenant", "connected", "refusing", "oldest_at", "name"),
+    _of_known("tenant_gateways_by_room", "tenant", "connected", "full_at", "name"),
 )
+"""`refusing`, `oldest_at`, `full_at` and `waiting` are figures of `observed` (`cloud.hub.observed.DangerFigures`), in
+columns that have an order. They hold while `judged_at` is `last_seen`: a program that does not know them changes only
+that one. They are never null: an older program that adds a row gets their defaults."""
 marks = sa.Table(
     "marks",
     metadata,
@@ -917,6 +942,8 @@ def _migrate(tx: sa.Connection, version: int) -> None:
         _copy_commits(tx)
     if version < 16:
         _mark_rollbacks(tx)
+    if version < 31:  # it has all gateways that are not forgotten, so that SQLite takes it for any list of them
+        tx.execute(sa.text("DROP INDEX IF EXISTS ix_gateways_forgotten_at"))
 
 
 def _mark_rollbacks(tx: sa.Connection) -> None:

@@ -23,7 +23,6 @@ from cloud.hub.alerts.measures import HubFigures, HubMeasures
 from cloud.hub.alerts.receivers import MailSettings, PingSettings, ReceiverSettings, WebhookSettings
 from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.fleet import FleetState
-from cloud.hub.fleet_view import SeenGateway, classify
 from cloud.hub.groups import GatewaySession, Presence
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, Alerts, MuteRecord, ReceiverRecord, RuleSettings
@@ -31,6 +30,7 @@ from cloud.hub.registry.campaign_rows import CampaignRecord
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.hubs import HubRecord, Hubs
 from cloud.hub.rollout import RolloutState
+from cloud.hub.seen_gateway import SeenGateway, classify
 from cloud.hub.webhooks.sending import make_secret
 from edge.health.problems import HealthProblem, Severity
 from tests.contract.registry.conftest import HERE, THERE, Place

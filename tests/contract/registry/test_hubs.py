@@ -9,9 +9,10 @@ from typing import Final
 
 import pytest
 
-from cloud.hub.fleet import FleetState, GatewayState, ObservedState
+from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.groups import GatewaySession, Presence
 from cloud.hub.limits import HUB_SILENT_S, HUBS_CLEANUP_S
+from cloud.hub.observed import ObservedState
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.replicas import HubReplicas

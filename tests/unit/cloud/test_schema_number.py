@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (30, "94276802a512f402")
+TABLES_OF_VERSION = (31, "314334c0bf77c637")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 
