@@ -26,6 +26,7 @@ docs: ## Build and serve the documentation
 pictures: ## Make the pictures of the consoles in the docs, with Chromium (two minutes)
 	./waypost test --version > /dev/null
 	.venv/bin/python -P -m tests.console.pictures
+	.venv/bin/python -P -m tests.console.settings_picture
 
 # Pins stay where they are unless a package is named. The packages of Python 3.11 are all that a newer one needs.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --python-platform linux --generate-hashes --custom-compile-command 'make lock' --no-emit-index-url \

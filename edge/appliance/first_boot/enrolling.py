@@ -239,6 +239,12 @@ def portal_step(wanted: FirstBootSettings) -> str:
     portal = find_portal(host)
     if portal is None:
         return ""
+    if portal == host:
+        return (
+            f"port 80 of {host} has a page for any address. If this network has a sign-in page, have the gateway "
+            "admitted there by its hardware address, or use another network; otherwise check that the hub runs at "
+            f"{wanted.url}. It retries by itself"
+        )
     return (
         f"port 80 of {host} leads to {portal}. If that is a sign-in page of this network, have the gateway admitted "
         "there by its hardware address, or use another network. It retries by itself"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from urllib.parse import urlsplit
 HTTP_PORT: Final = 80
 ANSWER_S: Final = 5.0
 """Time limit of the connection, and of the answer: also of one that arrives byte by byte."""
+PATH_BYTES: Final = 8
+"""Random bytes of the requested path."""
 _HOST: Final = re.compile(r"[a-z0-9._:-]{1,253}")
 """Host names and addresses; others are not shown."""
 
@@ -25,14 +28,15 @@ _HOST: Final = re.compile(r"[a-z0-9._:-]{1,253}")
 def find_portal(host: str, *, port: int = HTTP_PORT) -> str | None:
     """Return the host of the sign-in page of this network; None if nothing shows that it has one.
 
-    `host`: the hub's. A network with a sign-in page answers for it, and redirects to another host.
+    `host`: the hub's. A network with a sign-in page answers for it, and redirects to another host, or shows its page
+    for any path: then the host itself is returned. The path is random: a web server of the hub has no page there.
     """
     try:
         with (
             contextlib.closing(http.client.HTTPConnection(host, port, timeout=ANSWER_S)) as connection,
             _ended_in_time(connection) as late,
         ):
-            connection.request("GET", "/")
+            connection.request("GET", f"/{secrets.token_hex(PATH_BYTES)}")
             answer = connection.getresponse()
             leads_to = urlsplit(answer.getheader("Location") or "").hostname or ""
     except (OSError, ValueError, http.client.HTTPException):
@@ -41,6 +45,8 @@ def find_portal(host: str, *, port: int = HTTP_PORT) -> str | None:
         return None
     if answer.status == HTTPStatus.NETWORK_AUTHENTICATION_REQUIRED:
         return leads_to if _HOST.fullmatch(leads_to) else host
+    if answer.status == HTTPStatus.OK and (answer.getheader("Content-Type") or "").lower().startswith("text/html"):
+        return host
     redirected = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
     return leads_to if redirected and leads_to != host.lower() and _HOST.fullmatch(leads_to) else None
 

@@ -8,6 +8,8 @@ import re
 import pytest
 
 from tests.console.pictures import BYTES_MAX, FOLDER, RECORD, ConsolePicture, pictures, sources_of
+from tests.console.settings_picture import PICTURE, source_of
+from tests.console.settings_picture import RECORD as SETTINGS_RECORD
 from tests.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "use-the-consoles.md"
@@ -19,6 +21,11 @@ def test_page_has_a_picture_of_its_present_source(picture: ConsolePicture) -> No
     recorded = json.loads((FOLDER / RECORD).read_text())
     assert (FOLDER / f"{picture.name}.webp").exists(), f"{picture.name} has no picture: {MAKE}"
     assert recorded.get(picture.name) == sources_of(picture), f"{picture.page.module} changed since: {MAKE}"
+
+
+def test_picture_of_the_settings_page_is_of_the_present_one() -> None:
+    assert PICTURE.exists()
+    assert SETTINGS_RECORD.read_text().strip() == source_of(), f"settings.html changed since: {MAKE}"
 
 
 def test_docs_show_every_picture() -> None:

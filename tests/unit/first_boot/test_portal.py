@@ -26,6 +26,9 @@ class Answering(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status, location = self.server.answer  # type: ignore[attr-defined]
         self.send_response(status)
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        if self.server.kind is not None:  # type: ignore[attr-defined]
+            self.send_header("Content-Type", self.server.kind)  # type: ignore[attr-defined]
         if location is not None:
             self.send_header("Location", location)
         self.send_header("Content-Length", "0")
@@ -38,6 +41,7 @@ class Answering(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
     with ThreadingHTTPServer((HOST, 0), Answering) as made:
+        made.asked, made.kind = [], None  # type: ignore[attr-defined]
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield made
@@ -63,6 +67,18 @@ def test_redirect_to_another_host_is_a_portal(
     encoded = None if location is None else location.encode().decode("latin-1")
     server.answer = (status, encoded)  # type: ignore[attr-defined]
     assert find_portal(HOST, port=server.server_port) == portal
+
+
+@pytest.mark.parametrize(("status", "kind", "found"), [
+    (200, "text/html; charset=utf-8", True), (200, "Text/HTML", True), (200, "application/json", False),
+    (200, "text/plain", False), (404, "text/html", False), (204, "text/html", False),
+])  # fmt: skip
+def test_page_for_any_address_is_a_portal(server: ThreadingHTTPServer, status: int, kind: str, found: bool) -> None:
+    """Such a network answers in place of the hub. Two requests are for different pages, which no server has."""
+    server.answer, server.kind = (status, None), kind  # type: ignore[attr-defined]
+    for _ in range(2):
+        assert find_portal(HOST, port=server.server_port) == (HOST if found else None)
+    assert len(set(server.asked)) == 2  # type: ignore[attr-defined]
 
 
 def test_answer_that_drips_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,5 +127,7 @@ def test_next_step_names_the_portal(monkeypatch: pytest.MonkeyPatch) -> None:
     step = enrolling.portal_step(wanted)
     assert "leads to portal.example" in step
     assert asked == ["hub.example"]
+    monkeypatch.setattr(enrolling, "find_portal", lambda host: host)
+    assert "check that the hub runs at amqps://hub.example" in enrolling.portal_step(wanted)
     monkeypatch.setattr(enrolling, "find_portal", lambda _: None)
     assert enrolling.portal_step(wanted) == ""
