@@ -181,7 +181,7 @@ def package(
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate of that key (PEM); gateways store it.",
+    help="Certificate (PEM) that gateways store. Without --key: `waypost image sign` signs elsewhere.",
 )
 @debian_option
 @trust_option
@@ -241,6 +241,7 @@ def build(
     if (made / imager.FILE).is_file():
         manifest = imager.make_manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
         click.echo(write_text(out / f"{image_name(board)}{imager.SUFFIX}", manifest))
+    _say_who_signs(key, certificate)
     if known is None:
         click.echo(f"  {vulnerabilities.NO_DATA}", err=True)
         return
@@ -279,7 +280,7 @@ def cve(sbom: Path, cve_data: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate of that key (PEM), which gateways have.",
+    help="Certificate (PEM) that gateways have. Without --key: `waypost image sign` signs elsewhere.",
 )
 @debian_option
 @trust_option
@@ -320,10 +321,13 @@ def bundle(
     """
     from images.building import build_bundle
     from images.debian import RELEASES, Mirror
-    from images.disk.bundle import make_resource
+    from images.disk.bundle import make_resource, resource_name
     from images.output import check_target, copy_file, write_text
     from images.steps import BuildSteps, default_cache
 
+    if url is not None and certificate is not None and key is None:
+        hint = "give --url to `waypost image sign`"
+        raise ImageError("a System has the checksum of the signed bundle", hint=hint, code=USAGE)
     if url != SCHEME:
         _require_fetchable(url)
     check_target(out)
@@ -333,8 +337,76 @@ def bundle(
     click.echo(copy_file(made.file, out))
     click.echo(copy_file(made.block_index, out))
     if url is not None:
-        name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"
-        click.echo(write_text(out / name, make_resource(made, url)))
+        click.echo(write_text(out / resource_name(made), make_resource(made, url)))
+    _say_who_signs(key, certificate)
+
+
+@image.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--built-by",
+    "builder",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Certificate of the building machine's test key (PEM), to verify the files.",
+)
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Sign with this key (PEM).",
+)
+@click.option(
+    "--certificate",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Certificate of that key (PEM), which gateways have.",
+)
+@into_option
+@click.option(
+    "--url", metavar="URL", help="URL of the folder of the bundles, or `hub:`; also writes the `System` resource."
+)
+def sign(files: tuple[Path, ...], builder: Path, key: Path, certificate: Path, out: Path, url: str | None) -> None:
+    """Sign what another machine has built.
+
+    The key stays on a machine without a network, and the building machine has its certificate only. FILES are checksums
+    of images (X.sha256, with the image's files next to them) and bundles (X.raucb, with X.raucb.blocks). The building
+    machine's signature and all checksums are verified before.
+
+    \b
+    The building machine, with the certificate of the key:
+      sudo waypost image build --board pi4 --certificate release.pem --out ./cards
+      sudo waypost image bundle --certificate release.pem --out ./cards
+    The machine with the key; builder.pem is development-key/certificate.pem of the builder's cache:
+      waypost image sign cards/*.sha256 cards/*.raucb --built-by builder.pem \\
+        --key key.pem --certificate release.pem --out ./signed
+    """
+    import tempfile
+
+    from images.disk import signing
+    from images.disk.bundle import make_resource, resource_name
+    from images.disk.release_signing import BUNDLE, ReleaseSigner, check_files
+    from images.output import check_target, copy_file, write_text
+
+    if url is not None and not any(file.suffix == BUNDLE for file in files):
+        raise click.UsageError("--url requires a bundle")
+    if url != SCHEME:
+        _require_fetchable(url)
+    check_target(out)
+    check_files(files, out)
+    keys = signing.load_keys(Path(), key, certificate)
+    signing.require_certificate(builder)
+    with tempfile.TemporaryDirectory(prefix="waypost-sign-") as work:
+        signer = ReleaseSigner(keys, builder, Path(work))
+        bundles = [signer.sign_bundle(file) for file in files if file.suffix == BUNDLE]
+        signatures = [signer.sign_checksums(file) for file in files if file.suffix != BUNDLE]
+        for made in bundles:
+            click.echo(copy_file(made.block_index, out))
+            click.echo(copy_file(made.file, out))
+            if url is not None:
+                click.echo(write_text(out / resource_name(made), make_resource(made, url)))
+        for signature in signatures:
+            click.echo(copy_file(signature, out))
 
 
 image.add_command(configure)
@@ -393,6 +465,12 @@ def _write_vulnerabilities(sbom: Path, data: VulnerabilityData, out: Path) -> No
     name = sbom.name.removesuffix(vulnerabilities.SBOM_SUFFIX)
     click.echo(write_text(out / f"{name}{vulnerabilities.SUFFIX}", found.to_json()))
     click.echo(write_text(out / f"{name}{vulnerabilities.TABLE_SUFFIX}", found.to_table()))
+
+
+def _say_who_signs(key: Path | None, certificate: Path | None) -> None:
+    if certificate is not None and key is None:
+        words = "signed with the test key of this machine, which gateways of these images refuse"
+        click.echo(f"  {words}: see `waypost image sign --help`", err=True)
 
 
 def _require_fetchable(url: str | None) -> None:

@@ -80,6 +80,11 @@ def build(steps: BuildSteps, system: Path, keys: SigningKeys) -> UpdateBundle:
     return UpdateBundle(made / name, source.read_version(), build_id)
 
 
+def resource_name(bundle: UpdateBundle) -> str:
+    """Return the name of the file with a bundle's resource."""
+    return f"{bundle.file.name.removesuffix('.raucb')}.system.yaml"
+
+
 def make_resource(bundle: UpdateBundle, folder: str) -> str:
     """Return the resource (YAML, kind System) that makes a hub send this system to gateways.
 

@@ -1,7 +1,8 @@
 """Keys that sign images and updates: a certificate and its key, as RAUC takes them.
 
 Without a pair one is made for this machine, next to the results of the build, for trials. Whoever releases images names
-their own (`--key`, `--certificate`); no key is part of the project or of an image.
+their own (`--key`, `--certificate`), or the certificate alone: then another machine with the key signs the results
+(`images.disk.release_signing`). No key is part of the project or of an image.
 """
 
 from __future__ import annotations
@@ -29,34 +30,44 @@ class SigningKeys(NamedTuple):
     certificate: Path
     trusted: tuple[Path, ...] = ()
     """Certificates of other keys. Gateways accept their updates too."""
+    release: Path | None = None
+    """Certificate of a key that is on another machine. Gateways recognise it instead of `certificate`."""
 
     @property
     def keyring(self) -> bytes:
-        """Certificates by which gateways recognise updates (PEM), of this key first. Raises ImageError.
+        """Certificates by which gateways recognise updates (PEM), of the release first. Raises ImageError.
 
         OpenSSL writes them again: nothing else in those files gets into an image.
         """
-        return "".join(
-            run_for_output("openssl", "x509", "-in", each) for each in (self.certificate, *self.trusted)
-        ).encode()
+        named = (self.release or self.certificate, *self.trusted)
+        return "".join(run_for_output("openssl", "x509", "-in", each) for each in named).encode()
 
 
 def load_keys(cache: Path, key: Path | None, certificate: Path | None, trusted: Sequence[Path] = ()) -> SigningKeys:
     """Return the named pair, or the development pair of this machine, made on first use. Raises ImageError.
 
-    `trusted`: certificates of other keys that gateways accept too, as of the next key.
+    `certificate` without `key`: gateways recognise that certificate only; the development key signs until its own key
+    does, on another machine. `trusted`: certificates of other keys that gateways accept too, as of the next key.
     """
-    if (key is None) != (certificate is None):
+    if key is not None and certificate is None:
         raise ImageError("--key and --certificate go together", code=USAGE)
     require("openssl")
     for each in trusted:
-        _read_certified_key(each)
+        require_certificate(each)
     if key is not None and certificate is not None:
         of_key = _read_public_key(key, "a key", "pkey", "-pubout")
         if of_key != _read_certified_key(certificate):
             raise ImageError(f"{certificate} is not the certificate of {key}", hint="name a matching pair", code=USAGE)
         return SigningKeys(key, certificate, tuple(trusted))
-    return _load_development_keys(cache / "development-key")._replace(trusted=tuple(trusted))
+    if certificate is not None:
+        require_certificate(certificate)
+    own = _load_development_keys(cache / "development-key")
+    return own._replace(trusted=tuple(trusted), release=certificate)
+
+
+def require_certificate(file: Path) -> None:
+    """Raise ImageError unless a file has one certificate (PEM), and no private key."""
+    _read_certified_key(file)
 
 
 def _read_certified_key(file: Path) -> str:

@@ -17,6 +17,8 @@ from edge.appliance.update.record import UpdateRecord
 from edge.appliance.update.slots import BundleInfo, SlotsError
 from edge.appliance.update.updating import Updater
 from images.disk import bundle, filesystem, signing
+from images.disk.block_index import write_index
+from images.disk.release_signing import ReleaseSigner
 from tests.images.slotted import Slotted, make_system, packed
 
 pytestmark = [
@@ -96,6 +98,21 @@ def test_old_key_introduces_the_new_one(
         slotted.trust(trusted)
         accepted[release] = [each for each in (by_old, by_new) if is_accepted(slotted, each)]
     assert accepted == {"before": [by_old], "between": [by_old, by_new], "after": [by_new]}
+
+
+def test_bundle_of_a_key_that_is_elsewhere_is_accepted_once_it_is_signed(
+    slotted: Slotted, system: Path, tmp_path: Path
+) -> None:
+    """The building machine has the certificate of the release only; gateways refuse its own key."""
+    release = signing.load_keys(tmp_path / "release", None, None)
+    builder = signing.load_keys(tmp_path / "builder", None, release.certificate)
+    made = packed(system, builder, "0.2.0")
+    write_index(made, system / "root.ext4")
+    slotted.trust(builder)
+    assert not is_accepted(slotted, made)
+    (tmp_path / "work").mkdir()
+    signed = ReleaseSigner(release, builder.certificate, tmp_path / "work").sign_bundle(made)
+    assert slotted.rauc.inspect(str(signed.file)) == BundleInfo("0.2.0", signed.build)
 
 
 def is_accepted(slotted: Slotted, file: Path) -> bool:
