@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import struct
@@ -19,6 +20,7 @@ import pytest
 from images.card.partition import SECTOR
 from images.debian import IMAGES, RELEASES, DebianRelease, Mirror
 from images.emulator import machine
+from images.steps import default_cache
 from tests.images.write_log import WriteLog
 from tests.support.command import run_waypost
 from tests.support.enrolled import EnrolledFleet
@@ -54,6 +56,27 @@ def decompressed(image: Path, folder: Path) -> Path:
     plain = folder / "card.img"
     subprocess.run(["zstd", "-q", "-d", "--sparse", str(compressed), "-o", str(plain)], check=True)
     return plain
+
+
+def written_by_dd(image: Path, folder: Path) -> Path:
+    """Write the image for other programs with the command of the guide, and return the card."""
+    [compressed] = image.glob("*.img.xz")
+    card = folder / "card.img"
+    command = f"xz -dc {shlex.quote(str(compressed))} | dd of={shlex.quote(str(card))} bs=4M conv=sparse,fsync"
+    subprocess.run(["bash", "-o", "pipefail", "-c", command], check=True, capture_output=True)
+    return card
+
+
+def flashed(image: Path, folder: Path, settings: Sequence[str]) -> Path:
+    """Write the image with settings (NAME=VALUE) as `waypost flash` writes a card, and return the card."""
+    [compressed] = image.glob("*.img.zst")
+    file, card = folder / "settings.yaml", folder / "card.img"
+    certificate = default_cache() / "development-key" / "certificate.pem"
+    flash = ("flash", str(compressed), str(card), "--config", str(file), "--certificate", str(certificate), "--yes")
+    for words in (("image", "configure", str(file), *settings), flash):
+        done = run_waypost(*words, timeout_s=COMMAND_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return card
 
 
 def begin(card: Path, partition: int) -> int:
@@ -149,6 +172,12 @@ class Emulated:
                 answer = next(each for line in answers if "event" not in (each := json.loads(line)))
                 assert "return" in answer, answer
 
+    def switch_off(self) -> None:
+        """Press the power button, and wait until the machine has powered itself off."""
+        self.control(("system_powerdown", {}))
+        wait_until(lambda: self._process.poll() is not None, timeout_s=BOOT_S, what="it powers itself off", every_s=1)
+        assert self._process.returncode == 0, self.told[-2000:]
+
     def cut_off(self) -> None:
         """Cut the power (SIGKILL)."""
         self._process.kill()
@@ -193,7 +222,7 @@ class Shell:
 
 
 class Gateway:
-    """Gateway of a card: with the settings of a hub on this machine, and SSH."""
+    """Gateway of a flashed card: with the settings of a hub on this machine, and SSH."""
 
     def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet, settings: Sequence[str] = ()) -> None:
         """`settings`: further ones, as NAME=VALUE."""
@@ -203,13 +232,10 @@ class Gateway:
         self._folder = folder
         self.fleet = fleet
         self._shell = Shell(folder)
-        self.card = decompressed(image, folder)
         (folder / "token").write_text(fleet.fleet("token", "create"))
         hub = (f"hub.url=amqps://{HOST}:{fleet.hub_port}", f"hub.token=@{folder / 'token'}", "hub.forward=plant/#")
-        done = run_waypost(
-            "image", "configure", str(self.card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}", *settings
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        own = (f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}", *settings)
+        self.card = flashed(image, folder, own)
         self.drive = machine.make_disk(self.card, folder, folder / "log")
 
     def start(self, log: WriteLog | None = None, *, more: Sequence[str] = ()) -> Emulated:

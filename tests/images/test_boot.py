@@ -1,6 +1,7 @@
 """An image in an emulated machine, from power-on to an acknowledgement over TLS, and again after a power cut.
 
-The test prepares the gateway's data directory on the data partition: certificates and a device with a password.
+The card is written as by another program (xz and dd), and the power button ends the second turn. The test prepares the
+gateway's data directory on the data partition: certificates and a device with a password.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from images.disk import building as disk
 from images.disk import filesystem
 from images.emulator import machine
-from tests.images.emulated import BOOT_S, MARKS, Emulated, begin, decompressed, free_ports, write_at
+from tests.images.emulated import BOOT_S, MARKS, Emulated, begin, free_ports, write_at, written_by_dd
 from tests.support.certificates import Authority
 from tests.support.processes import wait_until
 
@@ -51,7 +52,7 @@ class Card:
         waypost("apply", "--data", str(data), "-f", str(folder / "changed.yaml"))
         added = waypost("user", "add", "pump7", "--data", str(data), "--profile", "sensor")
         self.password = added.partition("password: ")[2].split()[0]
-        plain = decompressed(image, folder)
+        plain = written_by_dd(image, folder)
         for name in ("timesync", "rauc", "ssh"):
             (folder / "data" / name).mkdir(mode=0o700)
         filesystem.make(
@@ -87,6 +88,9 @@ def test_booted_machine_acknowledges_over_tls_from_power_on(card: Card, tmp_path
             took = f"{time.monotonic() - began:.0f} s, {emulated.cpu_s:.0f} s of processor"
             print(f"{turn} start: {took} from power-on to the first acknowledgement")
             emulated.wait_for("good")
+            if turn == "second":
+                emulated.switch_off()
+                assert "reboot: Power down" in emulated.told
         finally:
             emulated.cut_off()
         assert "waypost: slot A (A 2, B 3 tries left)" in emulated.told, "the tries were given back"
