@@ -7,7 +7,7 @@ not at all. Several hubs may advance the same campaign.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -208,6 +208,7 @@ class Campaigns:
                 raise CampaignError(f"campaign {campaign} is {record.state.value}{closed}")
             now_us = self._clock(tx)
             if after is RolloutState.RUNNING:
+                _require_alone(tx, record, [RolloutState.RUNNING])
                 _resume_members(tx, campaign, now_us)
             return set_state(tx, record, after, "", now_us, closed=after is RolloutState.ABORTED)
 
@@ -225,14 +226,22 @@ def _require_startable(tx: sa.Connection, record: CampaignRecord) -> None:
     )
     if tx.execute(sa.select(artefacts.c.name).where(*stored)).first() is None:
         raise CampaignError(f"tenant {record.tenant} has no stored artefact {record.name} {record.version}")
-    mine = (campaigns.c.tenant == record.tenant, campaigns.c.name == record.name)
-    going = campaigns.c.state.in_([each.value for each in GOING])
-    busy = tx.execute(sa.select(campaigns.c.id, campaigns.c.state).where(*mine, going)).first()
-    if busy is not None:
-        raise CampaignError(f"campaign {busy.id} of {record.name} is {busy.state}: stop it, or wait for its end")
+    _require_alone(tx, record, GOING)
     counting = sa.select(sa.func.count()).select_from(campaigns).where(campaigns.c.tenant == record.tenant, ~_is_over())
     if tx.execute(counting).scalar_one() >= CAMPAIGNS_MAX:
         raise CampaignError(f"tenant {record.tenant} has {CAMPAIGNS_MAX} campaigns with offers: stop some of them")
+
+
+def _require_alone(tx: sa.Connection, record: CampaignRecord, states: Iterable[RolloutState]) -> None:
+    """Check that no other campaign of the artefact is in one of the states. Raises `CampaignError`.
+
+    Those of an older copy of the registry are paused, also one that was done and the next one of the same artefact.
+    """
+    others = (campaigns.c.tenant == record.tenant, campaigns.c.name == record.name, campaigns.c.id != record.id)
+    in_them = campaigns.c.state.in_([each.value for each in states])
+    busy = tx.execute(sa.select(campaigns.c.id, campaigns.c.state).where(*others, in_them)).first()
+    if busy is not None:
+        raise CampaignError(f"campaign {busy.id} of {record.name} is {busy.state}: stop it, or wait for its end")
 
 
 def _resume_members(tx: sa.Connection, campaign: str, now_us: int) -> None:

@@ -17,9 +17,9 @@ import msgspec
 import sqlalchemy as sa
 
 from bridge.artefacts.report import UpdateState
-from cloud.hub.limits import TENANT_DEVICE_UPDATES_MAX
+from cloud.hub.limits import SUCCESS_EARLY_S_MAX, TENANT_DEVICE_UPDATES_MAX
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.schema import PARAMETERS_MAX, artefacts, device_updates
+from cloud.hub.registry.schema import PARAMETERS_MAX, artefacts, device_updates, devices
 
 _NAMES_AT_ONCE: Final = PARAMETERS_MAX - 10
 
@@ -126,6 +126,8 @@ RECORDED_AT_ONCE: Final = 1_000
 """Reports of one transaction: 100 ms of the registry on SQLite."""
 STREAMS_REMEMBERED: Final = 4
 """Streams of which a row remembers the highest sequence: those of the last gateways of a device, at 50 bytes each."""
+_REGISTERED_AT_ONCE: Final = 100
+"""Devices of one look for their registration: a condition of two parameters for each, twice."""
 FULL_S: Final = 60.0
 """Time after which the rows of a tenant with too many are counted again: 4 000 000 take a second."""
 _ROW: Final = [device_updates.c[name] for name in DeviceUpdate._fields]
@@ -205,7 +207,9 @@ class DeviceUpdates:
         for each in reports:
             before = after.get(each.device)
             after[each.device] = each.as_newest() if before is None else before.after(each)
-        added = self._fitting(tx, tenant, [row for device, row in after.items() if device not in there], counts)
+        new = [row for device, row in after.items() if device not in there]
+        former = _devices_before(tx, new)
+        added = self._fitting(tx, tenant, [row for row in new if row.device not in former], counts)
         if added:
             tx.execute(device_updates.insert(), [each._asdict() for each in added])
         changed = [row for device, row in after.items() if device in there and row is not there[device]]
@@ -230,6 +234,27 @@ class DeviceUpdates:
         if len(kept) < len(added):
             counts[tenant] = TENANT_DEVICE_UPDATES_MAX
         return kept
+
+
+def _devices_before(tx: sa.Connection, reports: Sequence[DeviceUpdate]) -> set[str]:
+    """Return the devices that were registered long after their report, which is that of a removed device of the name.
+
+    Clocks of gateways may be behind by `SUCCESS_EARLY_S_MAX`.
+    """
+    found: set[str] = set()
+    for start in range(0, len(reports), _REGISTERED_AT_ONCE):
+        part = {(row.tenant, row.device): row for row in reports[start : start + _REGISTERED_AT_ONCE]}
+        for row in [*part.values()]:
+            device, _, devices_of = row.device.rpartition("@")
+            if device:
+                part[devices_of, device] = row
+        mine = [(devices.c.tenant == tenant) & (devices.c.device == device) for tenant, device in part]
+        query = sa.select(devices.c.tenant, devices.c.device, devices.c.created_at).where(sa.or_(*mine))
+        for tenant, device, created_at in tx.execute(query):
+            row = part[tenant, device]
+            if row.reported_at < created_at - SUCCESS_EARLY_S_MAX * 1_000_000:
+                found.add(row.device)
+    return found
 
 
 def device_name(tenant: str, devices_of: str, device: str) -> str:

@@ -33,8 +33,9 @@ OPENING_LOCK = 0x57505247
 REPAIR_LOCK = OPENING_LOCK + 1
 """Number of the lock that serializes repairs of a registry that is older than its lake."""
 
-EXCLUDED = ("40001", "40P01")
-"""SQLSTATE serialization_failure and deadlock_detected: the transaction was rolled back and may be retried."""
+EXCLUDED = ("40001", "40P01", "23505")
+"""SQLSTATE serialization_failure, deadlock_detected and unique_violation: the transaction was rolled back and may be
+retried. Two transactions that find no row and insert it may get the last one (PostgreSQL 15, section 13.5)."""
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:

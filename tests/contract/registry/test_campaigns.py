@@ -15,6 +15,7 @@ from bridge.device_pages import OfferedUpdate
 from cloud.hub.campaigns import starting
 from cloud.hub.campaigns.starting import NoDeviceChosen, find_devices, start_campaign
 from cloud.hub.labels import parse_selector
+from cloud.hub.limits import SUCCESS_EARLY_S_MAX
 from cloud.hub.registry import campaign_rows
 from cloud.hub.registry import campaign_sending as sending
 from cloud.hub.registry import campaign_steps as steps
@@ -27,7 +28,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_choice import DeviceTarget, choose_devices
 from cloud.hub.registry.device_targets import restart_gateways
 from cloud.hub.registry.device_tenants import UnknownDeviceTenant
-from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateFilter
+from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateFilter, device_name
 from cloud.hub.registry.devices import NewDeviceRow, RegisteredDevices
 from cloud.hub.registry.dialects import Sqlite
 from cloud.hub.registry.events import EventType, utc_us
@@ -427,6 +428,19 @@ def test_device_that_was_removed_before_the_start_is_not_offered_it(site: Site) 
     assert site.offers().keys() == {"b"}
 
 
+@pytest.mark.parametrize("devices_of", ["acme", "plant"])
+def test_late_report_of_a_removed_device_proves_nothing_about_the_next(site: Site, devices_of: str) -> None:
+    """Its gateway was away while the device was removed and another one of its name was registered."""
+    site.now += 9_000
+    site.register("x", "hall", tenant=devices_of)
+    name = device_name("acme", devices_of, "x")
+    updates, wanted = DeviceUpdates(site.database), UpdateFilter("acme", device=name)
+    site.report(name, "healthy", ago=SUCCESS_EARLY_S_MAX + 1)
+    assert updates.page(wanted, None, 9) == []
+    site.report(name, "healthy", ago=SUCCESS_EARLY_S_MAX)
+    assert [each.state for each in updates.page(wanted, None, 9)] == ["healthy"], "its clock may be behind"
+
+
 @pytest.mark.parametrize("states", [("installed", "downloading"), ("installed", "verified")])
 def test_device_that_fetches_it_again_in_its_soak_time_has_failed(site: Site, states: tuple[str, str]) -> None:
     campaign = site.start("a")
@@ -481,6 +495,8 @@ def test_older_copy_pauses_campaigns_that_may_have_been_stopped(site: Site) -> N
     site.campaigns.resume(asleep)
     assert site.run(asleep).state is RolloutState.RUNNING, "its device has its time again"
     assert site.offers()["c"] == [("1.1.0", False)]
+    with pytest.raises(CampaignError, match=f"campaign {asleep}"):
+        site.campaigns.resume(running)
     site.campaigns.stop(running)
     assert "d" not in site.offers()
 
