@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.certificates import Authority, FleetCertificates
 from tests.support.postgres import Postgres
 from tests.support.processes import Waypost, cpu_s
 from tests.support.uplink_fleet import FleetGateway
@@ -18,6 +20,7 @@ from tests.support.uplink_fleet import FleetGateway
 MOVED_S: Final = 30.0
 """Longest time from the end of a hub until each of its gateways has an acknowledgement of another one (two cores)."""
 START_S: Final = 180.0
+LONG: Final = (pytest.mark.slow, pytest.mark.timeout(600))
 
 
 async def eventually(condition: Callable[[], bool], seconds: float) -> None:
@@ -26,11 +29,11 @@ async def eventually(condition: Callable[[], bool], seconds: float) -> None:
             await asyncio.sleep(0.05)
 
 
-async def move(hubs: list[Waypost], gateways: int) -> list[float]:
+async def move(hubs: list[Waypost], gateways: int, tls: Callable[[str], ssl.SSLContext] | None) -> list[float]:
     """Kill the first hub; return the seconds until each gateway had the next acknowledgement, sorted."""
     first, second = hubs
     ports = [hub.port("amqp") for hub in hubs]
-    fleet = [FleetGateway(number, ports) for number in range(gateways)]
+    fleet = [FleetGateway(number, ports, tls) for number in range(gateways)]
     try:
         for gateway in fleet:
             gateway.live.keep(1)
@@ -54,10 +57,18 @@ async def move(hubs: list[Waypost], gateways: int) -> list[float]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("gateways", [30, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_gateways_move_at_once(tmp_path: Path, postgres: Postgres, gateways: int) -> None:
+@pytest.mark.parametrize(
+    ("gateways", "encrypted"),
+    [(30, True), pytest.param(2_000, False, marks=LONG), pytest.param(2_000, True, marks=LONG)],
+)
+def test_gateways_move_at_once(tmp_path: Path, postgres: Postgres, gateways: int, encrypted: bool) -> None:
     config, url = tmp_path / "hub.yaml", postgres.url(postgres.schema())
-    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}'}}\n")
+    authority = Authority(tmp_path / "authority") if encrypted else None
+    tls = ""
+    if authority is not None:
+        own = authority.issue("hub")
+        tls = f", tls: {{certificate: {own.certificate}, key: {own.key}, clientCa: {authority.certificate}}}"
+    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}'{tls}}}\n")
     with ExitStack() as stack:
         hubs = [
             stack.enter_context(
@@ -68,5 +79,5 @@ def test_gateways_move_at_once(tmp_path: Path, postgres: Postgres, gateways: int
             )
             for name in ("first", "second")
         ]  # fmt: skip
-        took_s = asyncio.run(move(hubs, gateways))
+        took_s = asyncio.run(move(hubs, gateways, FleetCertificates(authority).context if authority else None))
     assert gateways < 2_000 or took_s[-1] <= MOVED_S

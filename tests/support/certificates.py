@@ -8,6 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
 
 class Issued(NamedTuple):
     """Paths of a certificate and its key, as text."""
@@ -106,6 +111,47 @@ class Authority:
         if issued is not None:
             context.load_cert_chain(issued.certificate, issued.key)
         return context
+
+
+class FleetCertificates:
+    """Certificates of many gateways with one key, signed within milliseconds."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._folder = authority.folder / "fleet"
+        self._folder.mkdir()
+        self._authority = authority.certificate
+        self._issuer = x509.load_pem_x509_certificate(Path(authority.certificate).read_bytes())
+        self._signer = _private_key(Path(authority.key))
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        form = serialization.PrivateFormat.PKCS8
+        plain = self._key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+        self._key_file = self._folder / "gateway.key"
+        self._key_file.write_bytes(plain)
+
+    def context(self, name: str) -> ssl.SSLContext:
+        """Return a context of a gateway; its certificate is made at the first use."""
+        path = self._folder / f"{name}.pem"
+        if not path.exists():
+            path.write_bytes(self._certificate(name).public_bytes(serialization.Encoding.PEM))
+        context = ssl.create_default_context(cafile=self._authority)
+        context.load_cert_chain(path, self._key_file)
+        return context
+
+    def _certificate(self, name: str) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        return (
+            x509.CertificateBuilder(self._issuer.subject, subject, self._key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=2))
+            .sign(self._signer, hashes.SHA256())
+        )
+
+
+def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
 
 
 def _openssl(*arguments: str) -> None:

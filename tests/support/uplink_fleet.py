@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from bridge.amqp_connection import AmqpConnection
@@ -16,6 +17,7 @@ from bridge.hub_links import HubLinks
 from bridge.message import Run, Stored
 from bridge.plain import Hop
 from bridge.reports import Reports
+from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
 from bridge.uplink import Uplink
 from edge.broker.router.connector_uplink import BACKOFF, UPLINK_LIMITS
@@ -58,8 +60,8 @@ class UplinkPlace:
 class FleetGateway:
     """Uplink of one gateway with its dialer, its backlog and its measurements."""
 
-    def __init__(self, number: int, ports: Sequence[int]) -> None:
-        """`ports`: hubs, the first preferred."""
+    def __init__(self, number: int, ports: Sequence[int], tls: Callable[[str], ssl.SSLContext] | None = None) -> None:
+        """`ports`: hubs, the first preferred. `tls` returns the context of a gateway with its certificate."""
         self.name = f"gw{number:04d}"
         self.uplink = Uplink(
             self.name,
@@ -73,11 +75,17 @@ class FleetGateway:
         self.live = UplinkPlace(self.uplink.live, self.name, "plant/2")
         reports = Reports()
         self.dialer = Dialer(
-            [PeerEndpoint("127.0.0.1", port) for port in ports],
+            [PeerEndpoint("localhost", port, tls is not None) for port in ports],
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
-                AmqpConnection(Engine(container_id=self.name, server=False), HubLinks(self.uplink, reports)),
+                AmqpConnection(self._engine(certified=tls is not None), HubLinks(self.uplink, reports)),
+                tls=(lambda: tls(self.name)) if tls is not None else None,
             ),
             backoff=Backoff(BACKOFF, Random(number).random),
         )
+
+    def _engine(self, *, certified: bool) -> Engine:
+        """Return the engine of one connection."""
+        sasl = SaslClient(external=True) if certified else None
+        return Engine(container_id=self.name, server=False, sasl=sasl)
