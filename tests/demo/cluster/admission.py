@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import httpx
 
+from tests.demo.cluster.authority import AuthorityProcess
 from tests.demo.cluster.launching import Launcher
 from tests.demo.errors import DemoError
 from tests.demo.processes import waypost
@@ -39,8 +38,9 @@ class Admission(Protocol):
         """Scheme of URLs of the hubs' consoles."""
         ...
 
-    def hub_options(self, data: Path) -> Sequence[str]:
-        """Prepare the data directory of a hub; return its options."""
+    @property
+    def hub_options(self) -> Sequence[str]:
+        """Options of hubs."""
         ...
 
     async def gateway_command(self, gateway: GatewayPorts, data: Path, hub_port: int) -> Sequence[str]:
@@ -53,9 +53,7 @@ class OpenAdmission:
 
     amqp: Final = "amqp"
     http: Final = "http"
-
-    def hub_options(self, data: Path) -> Sequence[str]:
-        return ["--dev"]
+    hub_options: Final = ("--dev",)
 
     async def gateway_command(self, gateway: GatewayPorts, data: Path, hub_port: int) -> Sequence[str]:
         return [
@@ -66,26 +64,18 @@ class OpenAdmission:
 
 
 class CertificateAdmission:
-    """TLS ends at the hubs, which have one authority; gateways enrol; people sign in at an issuer."""
+    """TLS ends at the hubs, which trust one authority; gateways enrol; people sign in at an issuer."""
 
     amqp: Final = "amqps"
     http: Final = "https"
+    hub_options: Final = ()
 
-    def __init__(self, launcher: Launcher, first_hub: Path, console_port: int) -> None:
-        """`first_hub`: data directory of the hub that makes the authority; `console_port`: its console."""
+    def __init__(self, launcher: Launcher, authority: AuthorityProcess, hub: Path, console_port: int) -> None:
+        """`hub`: data directory of the hub where tokens are made; `console_port`: its console."""
         self._launcher = launcher
-        self._first = first_hub
+        self._authority = authority
+        self._hub = hub
         self._console = f"https://127.0.0.1:{console_port}/"
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """TLS settings that trust the authority, which the first hub has made at its start."""
-        return ssl.create_default_context(cafile=str(self._first / "authority" / "ca.pem"))
-
-    def hub_options(self, data: Path) -> Sequence[str]:
-        if data != self._first and not data.exists():
-            shutil.copytree(self._first / "authority", data / "authority")
-        return []
 
     async def gateway_command(self, gateway: GatewayPorts, data: Path, hub_port: int) -> Sequence[str]:
         token = data.with_name(f"{gateway.name}.token")
@@ -103,10 +93,10 @@ class CertificateAdmission:
         return ["run", "--data", str(data), "--config", str(resources)]
 
     async def _new_token(self, gateway: str) -> str:
-        """Return a token for the enrolment of a gateway, which the operator of the first hub makes."""
-        headers = {"Authorization": f"Bearer {(self._first / 'operator.token').read_text().strip()}"}
-        async with httpx.AsyncClient(verify=self.context, headers=headers) as client:
+        """Return a token for the enrolment of a gateway, which the operator of a hub makes."""
+        headers = {"Authorization": f"Bearer {(self._hub / 'operator.token').read_text().strip()}"}
+        async with httpx.AsyncClient(verify=self._authority.context, headers=headers) as client:
             made = await client.post(f"{self._console}api/v1/tokens", json={"gateways": [gateway]})
         if made.status_code != httpx.codes.CREATED:
-            raise DemoError(f"the first hub made no token for {gateway}: {made.status_code}", made.text)
+            raise DemoError(f"the hub made no token for {gateway}: {made.status_code}", made.text)
         return str(made.json()["tokens"][0]["token"])

@@ -12,6 +12,7 @@ from typing import Final
 from tests.demo.accounting import Account, Row, account, total
 from tests.demo.cluster.admission import Admission, CertificateAdmission, GatewayPorts, OpenAdmission
 from tests.demo.cluster.application import CommandingApplication
+from tests.demo.cluster.authority import AuthorityProcess
 from tests.demo.cluster.balancer import Balancer, HubPorts
 from tests.demo.cluster.bucket import ObjectStoreServer
 from tests.demo.cluster.copies import CopyReceiver
@@ -57,8 +58,11 @@ class Cluster:
         self.balancer = Balancer(folder, launcher, tls=keycloak)
         self.keycloak = KeycloakServer(folder / "keycloak", launcher) if keycloak else None
         """None: everybody on this machine may do everything."""
-        self._certificates = CertificateAdmission(launcher, folder / "hub1", self.hubs[0].http) if keycloak else None
-        self._admission: Admission = self._certificates or OpenAdmission()
+        self.authority = AuthorityProcess(folder / "authority", launcher) if keycloak else None
+        self._admission: Admission = OpenAdmission()
+        if self.authority is not None:
+            data, console = folder / self.hubs[0].name, self.hubs[0].http
+            self._admission = CertificateAdmission(launcher, self.authority, data, console)
         found = launcher.programs.rabbitmq
         self.broker = MessageBroker(folder / "rabbitmq", launcher, found) if found is not None else None
         """None if RabbitMQ is not installed."""
@@ -77,13 +81,17 @@ class Cluster:
             await self.broker.start()
         if self.keycloak is not None:
             await self.keycloak.start([self._console(port) for port in self._console_ports], self._say)
-        self._write_configuration()
+        spec = self._hub_spec()
+        self._configuration.write_text(json.dumps({"apiVersion": "waypost/v1", "kind": "Hub", "spec": spec}))
+        if self.authority is not None:
+            self._say("process with the key of the authority")
+            await self.authority.start(spec)
         for hub in self.hubs:
             self._say(hub.name)
             await self._start_hub(hub)
         self._say("HAProxy")
         await self.balancer.start(self.hubs)
-        self._say(f"{len(self.gateways)} gateways{' enrol' if self.keycloak else ''}, each with a device")
+        self._say(f"gateways{' that enrol' if self.authority else ''}: {len(self.gateways)}, each with a device")
         await asyncio.gather(*map(self._start_gateway, self.gateways))
 
     def users(self) -> ClusterUsers:
@@ -92,9 +100,9 @@ class Cluster:
         if self.broker is not None:
             application = CommandingApplication(self.broker.url, [each.name for each in self.gateways])
             copies = CopyReceiver(self.broker.url)
-        if self._certificates is not None:
+        if self.authority is not None:
             balancer, *hubs = map(self._console, self._console_ports)
-            people = ConsolePeople(balancer, hubs, len(self.gateways), self._certificates.context)
+            people = ConsolePeople(balancer, hubs, len(self.gateways), self.authority.context)
         return ClusterUsers(application, copies, people)
 
     async def roll(self) -> None:
@@ -136,16 +144,17 @@ class Cluster:
         await self.balancer.stop()
         if self.broker is not None:
             await self.broker.stop()
-        if self.keycloak is not None:
-            await self.keycloak.stop()
+        for each in (self.authority, self.keycloak):
+            if each is not None:
+                await each.stop()
         await self.bucket.stop()
         await self.database.stop()
 
     def check(self) -> None:
         """Raise DemoError when a process has ended that should be running."""
         broker = self.broker.processes if self.broker is not None else ()
-        keycloak = self.keycloak.process if self.keycloak is not None else None
-        others = (self.balancer.process, self.bucket.process, *self.database.servers, *broker, keycloak)
+        optional = [each.process for each in (self.authority, self.keycloak) if each is not None]
+        others = (self.balancer.process, self.bucket.process, *self.database.servers, *broker, *optional)
         for child in (*self._running.values(), *self._devices.values(), *filter(None, others)):
             check(child)
 
@@ -184,24 +193,20 @@ class Cluster:
         people = ", ".join(f"{name} ({group or 'no group'})" for name, group in PEOPLE.items())
         return [("Keycloak", self.keycloak.issuer), ("people", people), ("their password", PASSWORD)]
 
-    def _write_configuration(self) -> None:
+    def _hub_spec(self) -> dict[str, object]:
         spec: dict[str, object] = {"registry": self.database.url, "lake": self.bucket.lake, "applications": False}
         if self.broker is not None:
             spec["messaging"] = self.broker.settings
         if self.keycloak is not None:
             spec["oidc"] = issuer_settings(self.keycloak.issuer)
-        self._configuration.write_text(json.dumps({"apiVersion": "waypost/v1", "kind": "Hub", "spec": spec}))
+        if self.authority is not None:
+            spec["authority"] = self.authority.settings
+        return spec
 
     async def _start_hub(self, hub: HubPorts) -> None:
         data = self._folder / hub.name
         words = ["hub", "run", "--data", str(data), "--config", str(self._configuration)]
-        words += [
-            *self._admission.hub_options(data),
-            "--amqp",
-            f"127.0.0.1:{hub.amqp}",
-            "--http",
-            f"127.0.0.1:{hub.http}",
-        ]
+        words += [*self._admission.hub_options, "--amqp", f"127.0.0.1:{hub.amqp}", "--http", f"127.0.0.1:{hub.http}"]
         await self._start(hub.name, words, self.bucket.environment)
 
     async def _start_gateway(self, gateway: GatewayPorts) -> None:
