@@ -232,6 +232,7 @@ def hub_of(place: HubPlace) -> Iterator[tuple[HubSettings, sa.URL]]:
     from cloud.hub.data import UMASK, WRITER
     from cloud.hub.registry.faults import RegistryUnreachable
     from cloud.hub.registry.location import sqlite_url
+    from cloud.hub.tenants import TenantRemoved
     from cloud.lake.faults import RegistryError
 
     data = place.data
@@ -255,6 +256,8 @@ def hub_of(place: HubPlace) -> Iterator[tuple[HubSettings, sa.URL]]:
         yield settings, settings.registry or sqlite_url(data / "registry.db")
     except ConfigurationRejected as rejected:
         raise CommandError(str(rejected), code=Exit.USAGE, error="configuration-rejected") from None
+    except TenantRemoved as error:
+        raise CommandError(str(error), "use another name", error="tenant-removed") from None
     except RegistryError as error:
         raise CommandError(
             str(error), code=3 if isinstance(error, RegistryUnreachable) else 1, error="registry-failed"

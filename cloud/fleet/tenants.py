@@ -11,6 +11,7 @@ import click
 
 from cloud.fleet.audited import audited, change_of
 from cloud.fleet.place import HubPlace, hub_of, hub_options, open_usage
+from cloud.fleet.tenant_removal import remove
 from edge.output.amounts import size
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import Listing, output_option, print_listing
@@ -112,6 +113,9 @@ def set_quota(hub: HubPlace, name: str, changes: tuple[str, ...], *, reset: bool
     else:
         _change_in_registry(hub, name, None if reset else given)
     say(f"{name}: {'limits of the configuration again' if reset else ', '.join(changes)}")
+
+
+tenant.add_command(remove)
 
 
 def _limit(text: str) -> tuple[str, int | None]:

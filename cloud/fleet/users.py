@@ -105,7 +105,8 @@ def add(
             )
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
-    _with_store(hub, make)
+    _require_tenant(hub, _tenant_of(name))
+    with_store(hub, make)
     change_of(_tenant_of(name))
     shown = {} if password_stdin else {"password": password}
     _print_added(name, rights.format_rights(rules), shown, as_json)
@@ -135,7 +136,7 @@ def list_users(hub: HubPlace, form: str) -> None:
         there = hub.client.pages("users", "users")
         rows = [{"name": each["name"], "role": each.get("role"), "allow": each["allow"]} for each in there]
     else:
-        found = _with_store(hub, lambda store: store.load()).users
+        found = with_store(hub, lambda store: store.load()).users
         rows = [
             {"name": name, "role": role_of(each.rules), "allow": rights.format_rights(each.rules)}
             for name, each in sorted(found.items())
@@ -166,7 +167,7 @@ def remove(hub: HubPlace, name: str, as_json: JsonOutput | None) -> None:
                 f"no user {name}", f"list the users: waypost hub user list {hub.quoted()}", error="user-not-found"
             )
 
-    _with_store(hub, take)
+    with_store(hub, take)
     change_of(_tenant_of(name))
     _print_removed(name, as_json)
 
@@ -206,6 +207,27 @@ def _tenant_of(name: str) -> str:
         return ""
 
 
+def _require_tenant(hub: HubPlace, tenant: str) -> None:
+    """Check that a tenant was not removed, where the registry can be used: the hub refuses users of a removed tenant
+    too. Raises CommandError."""
+    import contextlib
+
+    from cloud.hub.registry.opening import open_registry
+    from cloud.hub.registry.tenant_state import is_removed
+    from cloud.hub.tenants import TenantRemoved
+
+    removed = False
+    if hub.config is not None or (hub.data / "registry.db").is_file():
+        with (
+            contextlib.suppress(CommandError),
+            hub_of(hub) as (_, registry),
+            contextlib.closing(open_registry(registry).database) as database,
+        ):
+            removed = database.transaction(lambda tx: is_removed(tx, tenant))
+    if removed:
+        raise CommandError(str(TenantRemoved(tenant)), "use another name", error="tenant-removed")
+
+
 def _read_password() -> str:
     password = read_password()
     if not password:
@@ -214,7 +236,7 @@ def _read_password() -> str:
     return password
 
 
-def _with_store(hub: HubPlace, use: Callable[[CredentialStore], T]) -> T:
+def with_store(hub: HubPlace, use: Callable[[CredentialStore], T]) -> T:
     """Use the users of a hub, where they are kept. Raises CommandError."""
     from cloud.hub.data import WRITER
     from cloud.hub.shared_users import MOVED

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, PeerOpened
 from bridge.hub_addresses import LEDGER, MANIFESTS, PROBE_SUFFIX, STATUS, TELEMETRY
+from bridge.intake import Intake
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from cloud.hub.peers import (
@@ -54,6 +55,10 @@ class CertificatePolicy(Protocol):
         ...
 
 
+REMOVED: Final = "the tenant was removed"
+"""Reason for paused reads, until what was read is answered."""
+
+
 class PeerNotServed(Exception):
     """No handler can serve the peer now; the message says why."""
 
@@ -74,8 +79,10 @@ class Acceptor:
         dev: bool,
         authority: CertificatePolicy | None = None,
         tenants: Tenants | None = None,
+        is_removed: Callable[[str], bool] = lambda _tenant: False,
     ) -> None:
         """`gate` authenticates users. `serve` makes the owner for each kind of peer. `tenants` has their quotas.
+        `is_removed` returns whether a tenant was removed: its peers are refused.
 
         `dev`: every peer belongs to the default tenant and has the name of its certificate or its container-id. It is a
         gateway if its first link is for what gateways send, else an application. `authority` None: every certificate
@@ -85,6 +92,7 @@ class Acceptor:
         self.serve: Final = serve
         self.dev: Final = dev
         self.authority = authority
+        self.is_removed: Final = is_removed
         self.admitted: dict[ConnectionDriver, PeerConnection] = {}
         """Admitted connections that are still open."""
         self._tenants = tenants or Tenants()
@@ -147,6 +155,16 @@ class Acceptor:
         peers = [(driver, connection.peer) for driver, connection in self.admitted.items()]
         return [driver for driver, peer in peers if peer is not None and (peer.tenant, peer.kind) == wanted]
 
+    def end_removed(self, tenant: str, *, late: bool) -> int:
+        """Close the connections of a removed tenant; return the number of those that stay. Reading from a gateway
+        stops, and its connection stays until all that it has sent is landed and answered, unless it is `late`: so what
+        is in the lake is not on the gateway's disk any more."""
+        staying = 0
+        for connection in list(self.admitted.values()):
+            if connection.peer is not None and connection.peer.tenant == tenant and not connection.end_removed(late):
+                staying += 1
+        return staying
+
     def count_connections(self, tenant: str) -> tuple[int, int]:
         """Return the number of connections of a tenant, and of those of its applications."""
         return self._of_tenant[tenant], self._applications[tenant]
@@ -188,9 +206,24 @@ class PeerConnection:
         return self
 
     def review(self) -> None:
-        """Close the connection if its certificate is no longer accepted."""
+        """Close the connection if its certificate is no longer accepted. Those of a removed tenant end by
+        `end_removed`."""
+        if self.peer is not None and self._acceptor.is_removed(self.peer.tenant):
+            return
         if (why := self._refusal()) is not None:
             self.end(Condition(UNAUTHORIZED, why))
+
+    def end_removed(self, late: bool) -> bool:
+        """Close the connection, as its tenant was removed; return False while data of the gateway is not answered."""
+        peer, owner = self.peer, self._owner
+        if peer is None or self._leaving:
+            return True
+        if isinstance(owner, Intake) and owner.waiting_bytes and not late:
+            self._driver.pause_reading(REMOVED)
+            return False
+        self.end(Condition(UNAUTHORIZED, removed_words(peer.tenant)))
+        self._driver.resume_reading(REMOVED)  # the answer to the close; everything else is ignored
+        return True
 
     def end(self, condition: Condition) -> None:
         """Close the connection; discard what the peer still sends."""
@@ -262,6 +295,9 @@ class PeerConnection:
 
     def _admit(self, peer: HubPeer) -> None:
         """Hand the peer to its owner, if the limits allow another connection."""
+        if self._acceptor.is_removed(peer.tenant):
+            self._refuse(Condition(UNAUTHORIZED, removed_words(peer.tenant)))
+            return
         if (full := self._acceptor.limit_reached(peer)) is not None:
             self._refuse(Condition("amqp:resource-limit-exceeded", full))
             return
@@ -281,6 +317,8 @@ class PeerConnection:
         if event.container_id not in (peer.name, peer.name + PROBE_SUFFIX):
             words = f"the certificate names gateway {peer.name!r}, the container-id names {event.container_id!r}"
             raise InvalidPeer(words)
+        if self._acceptor.is_removed(peer.tenant):  # its certificate is revoked too, which is not the cause
+            raise InvalidPeer(removed_words(peer.tenant))
         if (why := self._refusal()) is not None:
             raise InvalidPeer(why)
         if self._certified is not None and self._acceptor.authority is not None:
@@ -311,6 +349,11 @@ class PeerConnection:
         self._leaving = True
         self._engine.open(_NOT_ESTABLISHED)
         self._engine.close(condition)
+
+
+def removed_words(tenant: str) -> str:
+    """Return the reason for refused peers of a removed tenant."""
+    return f"tenant {tenant} was removed from this hub; messages stay at their sender; use another tenant"
 
 
 def _accept_any(_mechanism: str, _user: str, _password: bytes) -> str:

@@ -60,6 +60,11 @@ def note_change(
         noted.after = after
 
 
+def note_recorded(request: Request) -> None:
+    """Note that the change was written to the audit already, in one transaction with it."""
+    request.scope.pop(CHANGE, None)
+
+
 def note_error(request: Request, why: str) -> None:
     """Note why a change was refused, or failed."""
     noted: NotedChange | None = request.scope.get(CHANGE)

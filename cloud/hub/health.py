@@ -74,6 +74,7 @@ class HubHealth:
         alerts: Callable[[], str | None] = lambda: None,
         audit: Callable[[], str | None] = lambda: None,
         devices: Callable[[], str | None] = lambda: None,
+        removals: Callable[[], str | None] = lambda: None,
         webhooks: Callable[[], str | None] = lambda: None,
         tap: HubTap | None = None,
         messaging: Callable[[], MessagingFigures | None] = lambda: None,
@@ -85,7 +86,7 @@ class HubHealth:
         """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
         listener, if it has any; `commands` returns why commands wait, `device_updates` why reports of devices do,
         `alerts` why rules are not evaluated, `audit` why changes are not recorded, `devices` why gateways do not get
-        the devices of the registry, `webhooks` which of them get no events."""
+        the devices of the registry, `removals` why a removal waits, `webhooks` which of them get no events."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -99,9 +100,8 @@ class HubHealth:
         self._enrolment = enrolment
         self._commands = commands
         self._device_updates, self._campaigns = device_updates, campaigns
-        self._alerts = alerts
-        self._audit = audit
-        self._devices = devices
+        self._alerts, self._audit = alerts, audit
+        self._devices, self._removals = devices, removals
         self._webhooks = webhooks
         self._tap = tap
         self.messaging_figures = messaging
@@ -233,6 +233,9 @@ class HubHealth:
             yield FoundProblem("artefact reports", what, "check registry and log of the hub")
         if self._campaigns is not None:
             yield from _campaign_problems(self._campaigns)
+        if (why := self._removals()) is not None:
+            step = "waypost explain tenant-removed; GET /api/v1/tenants/TENANT/removal shows what is left"
+            yield FoundProblem("removal of a tenant", f"it does not go on: {why}", step, Severity.WARNING)
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
             yield FoundProblem(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from cloud.hub.changes import CHANGE, NotedChange, note_error
 from cloud.hub.labels import LabelError
 from cloud.hub.peers import InvalidPeer
+from cloud.hub.tenants import TenantRemoved
 from cloud.lake.faults import RegistryError
 from edge.broker.http.application import Answer
 from edge.broker.http.caching import NEVER_CACHED
@@ -27,6 +28,9 @@ _OF_EVERY_PART: Final[Responses] = {
     LabelError: 400,
     InvalidPeer: 400,
     RegistryError: 503,
+    TenantRemoved: lambda why: RequestRefused(
+        409, str(why), code="tenant-removed", next_step="use another name"
+    ).response(),
 }
 
 

@@ -49,6 +49,11 @@ def role_of(rules: Sequence[AccessRule]) -> UserRole | None:
     return fitting[-1] if fitting else None
 
 
+def has_fleet_right(rules: Sequence[AccessRule]) -> bool:
+    """Return whether these include a right on every tenant."""
+    return any(address == FLEET for _, address in _single(rules))
+
+
 def _single(rules: Sequence[AccessRule]) -> set[tuple[Operation, str]]:
     """Return each operation on each address by itself."""
     return {(operation, address) for rule in rules for operation in rule.operations for address in rule.addresses}

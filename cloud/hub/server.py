@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -101,6 +101,10 @@ from cloud.hub.receipts.signer import ReceiptSigner, certify_receipts
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeNotices, NoticeTopic
 from cloud.hub.registry.sessions import RegistrySessions
+from cloud.hub.removal_work import RemovalParts
+from cloud.hub.removals import HubTenantRemovals
+from cloud.hub.removals_http import removal_routes
+from cloud.hub.removed_folders import RemovedFolders
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.shared_quotas import SharedQuotas
@@ -183,12 +187,12 @@ class HubServer:
         self._issuer: Issuer | None = None
         self._gate = self._make_gate()
         serve: dict[PeerKind, Serve] = {PeerKind.GATEWAY: self._intake, PeerKind.APPLICATION: self._session}
-        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, tenants=configuration.tenants)
-        """Admits or refuses connections."""
-        self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space, configuration.tenants)
-        self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
-        self._notices = ChangeNotices(registry)
+        self._notices, self._removals = _make_removals(registry, self._id)
+        self.acceptor = _make_acceptor(configuration, self._gate, serve, self._removals)
+        """Admits or refuses connections."""
+        self._spaces = _make_spaces(configuration, self.acceptor, self._opened_space, self._removals)
+        self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._messaging = _make_messaging(configuration, self._id, self._spaces, self._copies)
         self._users = self._follow_users() if self._gate.passwords else None
         hint = self._notices.follow(NoticeTopic.QUOTAS)
@@ -251,10 +255,6 @@ class HubServer:
         gateways = MeasuredGateways(self._fleet, self._committer, now_us=_now_us, clock=clock, hint=hint)
         return HubAlerts(registry, self._id, measures, gateways.read, time.time, name=socket.gethostname())
 
-    def _alert_counts(self) -> dict[str, int]:
-        """Return the number of alerts by state."""
-        return self._alerts.figures._asdict()
-
     def _make_enrolment(self, own: ListenerCredentials, registry: sa.URL) -> Enrolment | None:
         """Make the enrolment service if configured; sets the hub's own certificate."""
         configuration = self._configuration
@@ -309,6 +309,7 @@ class HubServer:
             alerts=lambda: self._alerts.trouble,
             audit=lambda: self._audit.trouble,
             devices=lambda: self._devices.trouble,
+            removals=lambda: self._removals.trouble,
             webhooks=lambda: self._webhooks.trouble,
             tap=self._tap,
             messaging=lambda: self._messaging.figures,
@@ -395,6 +396,7 @@ class HubServer:
         access, site = self._make_access(), _site_of(configuration)
         app = self._make_application(access)
         try:
+            await self._removals.open()
             await self._start_users()
             if self._remote is not None and self._renewal is not None:
                 await self._remote.open()
@@ -402,6 +404,8 @@ class HubServer:
             if self._tls is not None:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             await self._open_services()
+            parts = (self.acceptor, self._spaces, RemovedFolders(configuration.data), self._artefacts)
+            self._removals.start(RemovalParts(*parts, _user_file(self._users), lambda: self._gate.users))
             if access.keeper is not None and not access.open:
                 access.keeper.start()
             guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
@@ -457,6 +461,7 @@ class HubServer:
             ends.push_async_callback(self._tap.stop)
             ends.push_async_callback(self._messaging.stop)
             ends.callback(self._health.stop)
+            ends.push_async_callback(self._removals.close)
 
     async def _open_services(self) -> None:
         """Open the services with connections to the registry of their own. Raises `RegistryError`."""
@@ -492,9 +497,9 @@ class HubServer:
 
     def _make_application(self, access: HttpAccess) -> Starlette:
         """Make the application that answers over HTTP."""
-        clock = asyncio.get_running_loop().time
+        clock, ended = asyncio.get_running_loop().time, self._removals.has_ended
         quotas = self._configuration.tenants
-        tenants = TenantsView(self._fleet, quotas, self.acceptor, self._spaces, self._service, clock)
+        tenants = TenantsView(self._fleet, quotas, self.acceptor, self._spaces, self._service, clock, ended)
         usage = UsageView(self._committer.read, _now_us)
         return application(
             self._fleet,
@@ -506,14 +511,15 @@ class HubServer:
             now_us=_now_us,
             clock=clock,
             views=self._views,
-            alerts=self._alert_counts,
+            alerts=partial(_alert_counts, self._alerts),
             audit=self._audit,
             happened=EventsApi(self._events, access).respond,
             more=[
                 *session_routes(access, may_operate),
-                *user_routes(self._users, self._gate, access),
+                *user_routes(self._users, self._gate, access, self._removals.is_removed),
                 *tenant_routes(tenants, usage, access),
                 *quota_routes(self._configuration.tenants, self._quotas, access),
+                *removal_routes(self._removals, access, _now_us),
                 *system_routes(self._system(), access),
                 *alert_routes(self._alerts, access),
                 *webhook_routes(self._webhooks, access),
@@ -563,6 +569,7 @@ class HubServer:
             operator_rules=OPERATOR_RULES,
             sessions_max=HUB_SESSIONS_MAX,
             group_of=tenant_of_user,
+            check_grant=self._removals.check_grant,
         )
         registry = self._configuration.registry or sqlite_url(data / REGISTRY)
         access.keep_sessions(lambda: RegistrySessions(registry, time.time), shared=True)
@@ -641,6 +648,11 @@ class HubServer:
         CommandEntry(space, self._commands.send)
 
 
+def _alert_counts(alerts: HubAlerts) -> dict[str, int]:
+    """Return the number of alerts by state."""
+    return alerts.figures._asdict()
+
+
 def _hub_figures(
     health: HubHealth,
     committer: Committer,
@@ -659,6 +671,38 @@ def _hub_figures(
         configurations=desired.figures.gateways if desired is not None else {},
         campaigns=campaigns,
     )
+
+
+def _make_removals(registry: sa.URL, hub: str) -> tuple[ChangeNotices, HubTenantRemovals]:
+    """Make the notices between hubs, and what continues the removals of tenants. `hub`: writer id."""
+    notices = ChangeNotices(registry)
+    hint, clock = notices.follow(NoticeTopic.TENANTS), asyncio.get_running_loop().time
+    return notices, HubTenantRemovals(registry, hub, hint, _now_us, clock)
+
+
+def _make_acceptor(
+    configuration: HubConfiguration,
+    gate: Authenticator,
+    serve: Mapping[PeerKind, Serve],
+    removals: HubTenantRemovals,
+) -> Acceptor:
+    tenants = configuration.tenants
+    return Acceptor(gate, serve, dev=configuration.dev, tenants=tenants, is_removed=removals.is_removed)
+
+
+def _make_spaces(
+    configuration: HubConfiguration,
+    acceptor: Acceptor,
+    opened: Callable[[TenantSpace], None],
+    removals: HubTenantRemovals,
+) -> Spaces:
+    is_removed = removals.is_removed
+    return Spaces(configuration.data, acceptor.applications, opened, configuration.tenants, is_removed)
+
+
+def _user_file(users: FollowedUsers | SharedUsers | None) -> FollowedUsers | None:
+    """Return the users of this hub that are in a file; those in the registry are removed there."""
+    return users if isinstance(users, FollowedUsers) else None
 
 
 def _make_fleet(landing: Landing, quotas: Tenants, hub: str) -> FleetState:

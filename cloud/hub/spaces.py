@@ -1,7 +1,8 @@
 """Address spaces of a hub's tenants: a router with its store for each tenant's applications.
 
 A space is opened when its tenant has a user, on a thread, because opening a store takes some 50 ms. It stays open until
-the hub stops. Messages between applications are stored as at a gateway, in ``DATA/spaces/<tenant>``.
+the hub stops, or its tenant is removed. Messages between applications are stored as at a gateway, in
+``DATA/spaces/<tenant>``; those of removed tenants are kept for some time (`cloud.hub.removed_folders`).
 """
 
 from __future__ import annotations
@@ -82,15 +83,17 @@ class Spaces:
         drivers: Callable[[str], Iterable[ConnectionDriver]],
         opened: Callable[[TenantSpace], object] = lambda _space: None,
         tenants: Tenants | None = None,
+        is_removed: Callable[[str], bool] = lambda _tenant: False,
     ) -> None:
         """`drivers` returns the connections of one tenant's applications; `opened` is called with each new space;
-        `tenants` has the quotas."""
+        `tenants` has the quotas; `is_removed` returns whether a tenant was removed, so that it has no space."""
         self.troubles: dict[str, str] = {}
         """Reason why a space is not open, by tenant."""
         self._data = data
         self._drivers = drivers
         self._opened = opened
         self._tenants = tenants or Tenants()
+        self._is_removed = is_removed
         self._loop = asyncio.get_running_loop()
         self._open: dict[str, TenantSpace] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -103,8 +106,8 @@ class Spaces:
         return len(self._open)
 
     def get(self, tenant: str) -> TenantSpace | None:
-        """Return the space of a tenant; None if it is not open."""
-        return self._open.get(tenant)
+        """Return the space of a tenant; None if it is not open, or the tenant was removed."""
+        return None if self._is_removed(tenant) else self._open.get(tenant)
 
     async def start(self) -> None:
         """Wait for spaces that are being opened, and start the timer."""
@@ -115,13 +118,25 @@ class Spaces:
     def follow(self, tenants: Iterable[str]) -> None:
         """Open the spaces of these tenants, which have users."""
         for tenant in tenants:
-            if tenant in self._open or tenant in self._opening:
+            if tenant in self._open or tenant in self._opening or self._is_removed(tenant):
                 continue
             if len(self._open) + len(self._opening) >= SPACES_MAX:
                 self._failed(tenant, f"the limit of {SPACES_MAX} address spaces is reached")
                 continue
             task = self._loop.create_task(self._make(tenant), name=f"space {tenant}")
             self._opening[tenant] = task
+
+    async def wait_opened(self, tenant: str) -> None:
+        """Wait for the space of a tenant if it is being opened."""
+        if (opening := self._opening.get(tenant)) is not None:
+            await asyncio.wait([opening])
+
+    def close(self, tenant: str) -> None:
+        """Close the space of a removed tenant, if it is open: `wait_opened` before, and for the end of the
+        connections of its applications."""
+        self.troubles.pop(tenant, None)
+        if (space := self._open.pop(tenant, None)) is not None:
+            space.close()
 
     async def stop(self) -> None:
         """Close all spaces."""

@@ -21,6 +21,14 @@ from cloud.hub.limits import (
     TENANT_STORED_BYTES_MAX,
     TENANT_WAITING_BYTES_MAX,
 )
+from cloud.lake.faults import RegistryError
+
+
+class TenantRemoved(RegistryError):
+    """The tenant was removed: nothing can be made in it, and its name is not given out again."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(f"tenant {tenant} was removed, and its name is not given out again")
 
 
 class Quota(ResourcePart, frozen=True, kw_only=True):

@@ -159,20 +159,23 @@ class TenantsView:
         spaces: Spaces,
         service: HubService,
         clock: Callable[[], float],
+        has_ended: Callable[[str], bool] = lambda _tenant: False,
     ) -> None:
-        """`clock`: monotonic seconds."""
+        """`clock`: monotonic seconds. `has_ended` returns whether nothing of a removed tenant is left."""
         self._fleet = fleet
         self._quotas = quotas
         self._acceptor = acceptor
         self._spaces = spaces
         self._service = service
         self._clock = clock
+        self._has_ended = has_ended
 
     def names(self) -> set[str]:
         """Return the tenants with gateways, users, a space or limits of their own."""
         users = tenants_of(self._acceptor.gate.users)
         spaces = (space.tenant for space in self._spaces)
-        return {*self._fleet.tenants, *users, *spaces, *self._quotas.named} or {DEFAULT_TENANT}
+        found = {*self._fleet.tenants, *users, *spaces, *self._quotas.named}
+        return {name for name in found if not self._has_ended(name)} or {DEFAULT_TENANT}
 
     def count_users(self) -> Counter[str]:
         """Return the number of users by tenant."""

@@ -33,6 +33,7 @@ from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
 from cloud.hub.roles import UserRole, role_of, with_role
 from cloud.hub.scope import FLEET, Scope, scope_of
 from cloud.hub.shared_users import SharedUsers
+from cloud.hub.tenants import TenantRemoved
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.preconditions import precondition_of, tag_of
@@ -158,9 +159,15 @@ class HubCredentials(msgspec.Struct, kw_only=True):
     password: str
 
 
-def user_routes(users: FollowedUsers | SharedUsers | None, gate: Authenticator, access: HttpAccess) -> list[HttpRoute]:
-    """Return the routes of this module. `users`: None where the hub has no users of its own."""
-    api = _HubUsersApi(users, gate, access)
+def user_routes(
+    users: FollowedUsers | SharedUsers | None,
+    gate: Authenticator,
+    access: HttpAccess,
+    is_removed: Callable[[str], bool] = lambda _tenant: False,
+) -> list[HttpRoute]:
+    """Return the routes of this module. `users`: None where the hub has no users of its own; `is_removed` returns
+    whether a tenant was removed."""
+    api = _HubUsersApi(users, gate, access, is_removed)
     return [
         HttpRoute(USERS, answered(api.page), methods=PURE),
         HttpRoute(USERS, answered(api.add, "user.create"), methods=("POST",)),
@@ -175,10 +182,17 @@ def user_routes(users: FollowedUsers | SharedUsers | None, gate: Authenticator, 
 class _HubUsersApi:
     """Endpoints. Every method raises what `answered` translates."""
 
-    def __init__(self, users: FollowedUsers | SharedUsers | None, gate: Authenticator, access: HttpAccess) -> None:
+    def __init__(
+        self,
+        users: FollowedUsers | SharedUsers | None,
+        gate: Authenticator,
+        access: HttpAccess,
+        is_removed: Callable[[str], bool],
+    ) -> None:
         self._users = users
         self._gate = gate
         self._access = access
+        self._is_removed = is_removed
 
     async def page(self, request: Request) -> Response:
         """List the users of one's own tenant, or with the right on the whole fleet all of them."""
@@ -210,6 +224,8 @@ class _HubUsersApi:
         if not scope.covers(tenant):
             raise RequestRefused(403, f"tenant {tenant} is outside your scope")
         note_change(request, subject=wanted.name, tenant=tenant, after={"allow": format_rights(rules)})
+        if self._is_removed(tenant):
+            raise TenantRemoved(tenant)
         async with self._access.admitted(request) as (grant, _):
             _require_rights(grant, wanted.name, rules)
 

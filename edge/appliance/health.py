@@ -352,6 +352,8 @@ class GatewayHealth:
             _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
             if why:
                 step = "at the hub: waypost gateway list, and a token for this gateway; then waypost enrol here"
+                if "was removed" in why:  # its tenant
+                    step = "ask the operator of the hub for a token of another tenant; then waypost enrol here"
                 yield FoundProblem(name, f"the hub refuses this gateway: {why}", step)
                 return
             what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"

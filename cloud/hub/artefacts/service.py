@@ -83,12 +83,14 @@ class HubArtefacts:
         self._waiting: Counter[ThreadPoolExecutor] = Counter()
         self._downloads: Counter[str] = Counter()
         """Downloads in progress by tenant."""
+        self._not_removed: dict[str, str] = {}
+        """Images that could not be deleted, with the reason: it is logged once."""
         self._stopping = threading.Event()
 
     async def open(self) -> None:
         """Open the registry, and finish removals that were interrupted. Raises `RegistryError`."""
         self._database = await self._run(lambda: open_registry(self._url).database)
-        await self._finish_removals()
+        await self.finish_removals()
 
     async def close(self) -> None:
         """Close the registry, without waiting for requests in progress. Idempotent."""
@@ -107,7 +109,7 @@ class HubArtefacts:
         if manifest.size > HUB_IMAGE_BYTES_MAX:
             words = f"the image of {manifest.label} has {manifest.size} bytes, and a hub takes {HUB_IMAGE_BYTES_MAX}"
             raise ArtefactRefused(ArtefactFault.TOO_LARGE, words)
-        await self._finish_removals()
+        await self.finish_removals()
         row = await self._ask(lambda tables: tables.add(self._new_row(tenant, manifest, envelope, by)))
         return await self._upload_of(row)
 
@@ -255,13 +257,17 @@ class HubArtefacts:
             pass
         await self._ask(lambda tables: tables.end_removal(row))
 
-    async def _finish_removals(self) -> None:
+    async def finish_removals(self) -> None:
         """Continue removals that were interrupted, or have failed."""
         for row in await self._ask(lambda tables: tables.removals()):
             try:
                 await self._finish_removal(row)
             except StoreFailed as error:
-                log.warning("artefact %s %s could not be removed yet: %s", row.name, row.version, error)
+                if self._not_removed.get(row.image) != str(error):
+                    log.warning("artefact %s %s could not be removed yet: %s", row.name, row.version, error)
+                self._not_removed[row.image] = str(error)
+            else:
+                self._not_removed.pop(row.image, None)
 
     async def _ask(self, work: Callable[[RegisteredArtefacts], T]) -> T:
         """Run `work` on the registry's thread."""

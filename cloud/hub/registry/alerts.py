@@ -33,6 +33,7 @@ from cloud.hub.registry.schema import (
     receivers,
     writers,
 )
+from cloud.hub.registry.tenant_state import require_tenant
 
 FIRING: Final = "firing"
 """Event of a notification: the alert fires."""
@@ -370,9 +371,10 @@ class Alerts:
         return [MuteRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def mute(self, made: MuteRecord, most: int) -> bool:
-        """Store a mute; return False when `most` are in effect."""
+        """Store a mute; return False when `most` are in effect. Raises `TenantRemoved`."""
 
         def work(tx: sa.Connection) -> bool:
+            require_tenant(tx, made.tenant)
             query = sa.select(sa.func.count()).select_from(mutes).where(mutes.c.until > made.made_at)
             if (tx.execute(query).scalar() or 0) >= most:
                 return False

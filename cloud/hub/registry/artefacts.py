@@ -20,6 +20,7 @@ from cloud.hub.limits import (
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_updates import forget_updates
 from cloud.hub.registry.schema import artefact_keys, artefact_names, artefacts, campaigns
+from cloud.hub.registry.tenant_state import require_tenant
 
 
 class ArtefactExists(Exception):
@@ -107,6 +108,7 @@ class RegisteredArtefacts:
         """
 
         def work(tx: sa.Connection) -> ArtefactRow:
+            require_tenant(tx, new.tenant)
             found = _find(tx, new.tenant, new.name, new.version)
             if found is not None:
                 if found.envelope == new.envelope and not found.removing:
@@ -209,6 +211,7 @@ class RegisteredArtefacts:
         mine = artefact_keys.c.tenant == new.tenant
 
         def work(tx: sa.Connection) -> ArtefactKeyRow:
+            require_tenant(tx, new.tenant)
             found = tx.execute(sa.select(*_KEY).where(mine, artefact_keys.c.id == new.id)).one_or_none()
             if found is not None:
                 return ArtefactKeyRow(*found)

@@ -16,7 +16,7 @@ from cloud.hub.registry.device_offers import mark_offers
 from cloud.hub.registry.device_updates import report_name
 from cloud.hub.registry.events import append_events
 from cloud.hub.registry.schema import campaign_members, campaigns, device_updates
-from cloud.hub.rollout import MemberPhase, RolloutState
+from cloud.hub.rollout import GOING, MemberPhase, RolloutState
 
 
 class UnknownCampaign(LookupError):
@@ -101,6 +101,9 @@ _REPORT_COLUMNS: Final = (
     *(device_updates.c[name] for name in ("state", "reason", "changed_at", "stream", "sequence", "reported_at")),
     *(device_updates.c[name] for name in ("failure", "failure_reason", "failure_at", "progress", "progress_at")),
 )
+
+
+_REMOVED: Final = "its tenant is removed"
 
 
 def campaign_of(tx: sa.Connection, campaign: str) -> CampaignRecord:
@@ -189,6 +192,22 @@ def set_state(
         after = mark_members(tx, after._replace(marked_to=""))
     append_events(tx, [campaign_event(now_us, after.shown)])
     return after
+
+
+def close_campaigns_of(tx: sa.Connection, tenant: str, now_us: int) -> int:
+    """End the campaigns of a tenant that is removed; return their number. Its gateways are removed as well, so that no
+    offer has to be withdrawn from them."""
+    mine = (campaigns.c.tenant == tenant, campaigns.c.closed.is_(False))
+    records = [to_campaign(row) for row in tx.execute(sa.select(*CAMPAIGN_COLUMNS).where(*mine))]
+    ended = [
+        each._replace(closed=True, state=RolloutState.ABORTED if each.state in GOING else each.state, why=_REMOVED)
+        for each in records
+    ]
+    for each in ended:
+        values = {"state": each.state.value, "why": each.why, "closed": True}
+        tx.execute(campaigns.update().where(campaigns.c.id == each.id).values(**values))
+    append_events(tx, [campaign_event(now_us, each.shown) for each in ended])
+    return len(ended)
 
 
 def mark_members(tx: sa.Connection, record: CampaignRecord) -> CampaignRecord:

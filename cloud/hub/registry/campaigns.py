@@ -34,6 +34,7 @@ from cloud.hub.registry.campaign_steps import advance_campaign, has_step
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import append_events
 from cloud.hub.registry.schema import artefacts, campaign_members, campaigns
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.hub.rollout import GOING, OPEN, MemberPhase, RolloutState
 
 FORGOTTEN_AT_ONCE: Final = 1_000
@@ -85,15 +86,18 @@ class Campaigns:
         aborted = {"state": RolloutState.ABORTED.value, "why": _INTERRUPTED, "closed": True}
 
         def begin(tx: sa.Connection) -> None:
+            require_tenant(tx, record.tenant)
             _require_startable(tx, record)
             tx.execute(campaigns.insert().values(**record._asdict() | {"stages": stages_text(record.stages)} | aborted))
 
         def add_some(tx: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+            require_tenant(tx, record.tenant)
             if tx.execute(sa.select(campaigns.c.id).where(campaigns.c.id == record.id)).first() is None:
                 raise CampaignError("another hub has deleted the campaign during its start: start it again")
             tx.execute(campaign_members.insert(), rows)
 
         def finish(tx: sa.Connection) -> None:
+            require_tenant(tx, record.tenant)
             _require_startable(tx, record)
             values = {"state": record.state.value, "why": "", "closed": False}
             if not tx.execute(campaigns.update().where(campaigns.c.id == record.id).values(**values)).rowcount:

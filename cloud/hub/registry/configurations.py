@@ -43,6 +43,7 @@ from cloud.hub.registry.schema import (
     rollouts,
     selectors,
 )
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.hub.rollback import fit_versions
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
@@ -242,6 +243,7 @@ class Configurations:
 
         def work(tx: sa.Connection) -> list[VersionRecord]:
             for each in wanted:
+                require_tenant(tx, each.tenant)
                 before = gateway_in(tx, each.tenant, each.gateway)
                 check(before.wanted if before is not None else 0)
             return make_versions(tx, wanted, now_us, sign)
@@ -381,12 +383,18 @@ def make_versions(
 
 def _require_no_older_hub(tx: sa.Connection, now_us: int) -> None:
     """Check that each hub holds back a version until it is signed. Raises `RegistryError`."""
-    old = hubs.c.schema.is_(None) | (hubs.c.schema < LATE_SIGNATURES)
-    there = (hubs.c.state.in_(("serving", "draining")), hubs.c.seen_at > now_us - OLDER_SEEN_US)
-    name = tx.execute(sa.select(hubs.c.name).where(old, *there).limit(1)).scalar()
+    name = older_hub(tx, LATE_SIGNATURES, now_us)
     if name is not None:
         what = f"hub {name} has an older version, which sends configurations before they are signed"
         raise RegistryError(f"{what}; try again when it is updated or has ended")
+
+
+def older_hub(tx: sa.Connection, schema: int, now_us: int) -> str | None:
+    """Return the name of a hub that is there with an older `SCHEMA_VERSION`; None without one."""
+    old = hubs.c.schema.is_(None) | (hubs.c.schema < schema)
+    there = (hubs.c.state.in_(("serving", "draining")), hubs.c.seen_at > now_us - OLDER_SEEN_US)
+    name: str | None = tx.execute(sa.select(hubs.c.name).where(old, *there).limit(1)).scalar()
+    return name
 
 
 def unsigned_versions(tx: sa.Connection, tenant: str, rollout: str) -> set[tuple[str, int]]:

@@ -16,6 +16,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
 from cloud.hub.registry.device_targets import forget_targets
 from cloud.hub.registry.schema import device_tenants, trust_anchors
+from cloud.hub.registry.tenant_state import require_tenant
 
 Check = Callable[[int | None], None]
 """Gets the revision of what a request changes, None if it does not exist; raises to prevent the change."""
@@ -168,7 +169,8 @@ def tenant_row(tx: sa.Connection, tenant: str) -> DeviceTenantRow | None:
 
 
 def add_tenant(tx: sa.Connection, tenant: str, owner: str, document: str, at_us: int, by: str) -> None:
-    """Add a tenant without devices."""
+    """Add a tenant without devices. Raises `TenantRemoved`."""
+    require_tenant(tx, owner)
     row = DeviceTenantRow(tenant, owner, document, at_us, at_us, 0, at_us, at_us, by)
     tx.execute(device_tenants.insert().values(**row._asdict(), tracked_revision=at_us))
 

@@ -24,7 +24,8 @@ from cloud.hub.registry.forgetting import withdraw
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import PARAMETERS_MAX, attestations, certificates, tokens
-from cloud.hub.tenants import quota_message
+from cloud.hub.registry.tenant_state import require_tenant
+from cloud.hub.tenants import TenantRemoved, quota_message
 
 TIES_US = 3_600_000_000
 """Margin of the query for revocations after the last one seen, an hour: other hubs have clocks of their own, and their
@@ -192,7 +193,13 @@ class Enrolments:
     def add(self, made: Sequence[TokenRecord]) -> None:
         """Store new tokens."""
         rows = [token._asdict() for token in made]
-        self._database.transaction(lambda tx: tx.execute(tokens.insert(), rows))
+
+        def work(tx: sa.Connection) -> None:
+            for tenant in {token.tenant for token in made}:
+                require_tenant(tx, tenant)
+            tx.execute(tokens.insert(), rows)
+
+        self._database.transaction(work)
 
     def tokens(self) -> list[TokenRecord]:
         """Return all tokens, the oldest first."""
@@ -251,17 +258,12 @@ class Enrolments:
     def revoke(self, tenant: str, gateway: str, now_us: int) -> int:
         """Revoke the valid certificates of a gateway; return their number."""
 
-        def work(tx: sa.Connection) -> int:
-            if count := _revoke(tx, tenant, gateway, now_us):
-                append_events(tx, [make_event(now_us, EventType.GATEWAY_REVOKED, tenant, gateway, certificates=count)])
-            return count
-
-        return self._database.transaction(work)
+        return self._database.transaction(lambda tx: revoke_in(tx, tenant, gateway, now_us))
 
     def forget(self, tenant: str, gateway: str, now_us: int) -> int:
         """Forget a gateway until it enrols or connects again, with everything set for it by name; return the time.
         Raises `NotForgotten`."""
-        return self._database.transaction(lambda tx: _forget(tx, tenant, gateway, now_us))
+        return self._database.transaction(lambda tx: forget_in(tx, tenant, gateway, now_us))
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
         """Return the gateways forgotten since then that have not returned, with the time."""
@@ -433,6 +435,10 @@ def _enrol(
         raise EnrolmentRefused(RefusalReason.REVOKED, "the token was revoked; ask for a new one")
     if token.expires_at <= now_us:
         raise EnrolmentRefused(RefusalReason.EXPIRED, "the token has expired; ask for a new one")
+    try:
+        require_tenant(tx, token.tenant)
+    except TenantRemoved as error:
+        raise EnrolmentRefused(RefusalReason.REVOKED, str(error)) from None
     known = names.is_known(tx, token.tenant, asked.gateway)
     if token.gateway is None and known:
         words = f"gateway {asked.gateway} exists already: choose another name, or, to replace it"
@@ -513,7 +519,15 @@ def _revoke(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
     return len(good)
 
 
-def _forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
+def revoke_in(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
+    """Revoke the valid certificates of a gateway within a transaction; return their number."""
+    if count := _revoke(tx, tenant, gateway, now_us):
+        append_events(tx, [make_event(now_us, EventType.GATEWAY_REVOKED, tenant, gateway, certificates=count)])
+    return count
+
+
+def forget_in(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
+    """Forget a gateway within a transaction, see `Enrolments.forget`. Raises `NotForgotten`."""
     who = f"gateway {gateway} of tenant {tenant}"
     if not names.is_known(tx, tenant, gateway):
         raise NotForgotten(ForgetRefusal.UNKNOWN, f"unknown {who}")

@@ -15,6 +15,7 @@ from cloud.hub.groups import Key
 from cloud.hub.labels import Changes, apply_changes
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import PARAMETERS_MAX, labels
+from cloud.hub.registry.tenant_state import require_tenant
 
 
 def labels_of(tx: sa.Connection, tenant: str, gateways: Collection[str] | None = None) -> dict[str, dict[str, str]]:
@@ -35,7 +36,8 @@ def all_labels(tx: sa.Connection) -> dict[Key, dict[str, str]]:
 
 
 def put(tx: sa.Connection, tenant: str, gateway: str, changes: Changes) -> None:
-    """Change the labels of a gateway. Raises `LabelError` for too many."""
+    """Change the labels of a gateway. Raises `LabelError` for too many, `TenantRemoved`."""
+    require_tenant(tx, tenant)
     before = labels_of(tx, tenant, (gateway,)).get(gateway, {})
     after = apply_changes(before, changes)
     if after != before:

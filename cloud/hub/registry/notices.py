@@ -44,6 +44,8 @@ class NoticeTopic(enum.Enum):
     ALERTS = "alerts"
     QUOTAS = "quotas"
     """Limits of tenants."""
+    TENANTS = "tenants"
+    """Removals of tenants."""
     EVENTS = "events"
     SIGNATURES = "signatures"
     """Requests for signatures, and configurations without one."""

@@ -32,6 +32,7 @@ from cloud.hub.registry.events import EventType, FleetEvent, append_events, make
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
 from cloud.hub.registry.selectors import SelectorRecord, held_in, require_room, store_selector
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.hub.rollout import (
     GOING,
     OPEN,
@@ -100,6 +101,7 @@ class Rollouts:
         row = {**record._asdict(), "resources": _text(record.resources), "state": record.state.value, "stages": stages}
 
         def work(tx: sa.Connection) -> None:
+            require_tenant(tx, record.tenant)
             if record.selector is not None:
                 require_room(tx, record.tenant, record.selector)
             tx.execute(rollouts.insert().values(**{**row, "made_at": in_order(tx, record.made_at)}))
@@ -152,7 +154,7 @@ class Rollouts:
 
     def abort(self, rollout: str) -> RolloutRecord:
         """Abort a roll-out; versions that gateways took stay, as if set for them by name. Raises `RolloutError`."""
-        return self._changed(rollout, tuple(GOING), RolloutState.ABORTED, 0)
+        return self._database.transaction(lambda tx: abort_in(tx, rollout))
 
     def take_back(self, rollout: str, by: str, now_us: int, sign: Sign) -> list[str]:
         """Abort a roll-out, and send gateways that may have its version the last one they confirmed before. Return
@@ -225,6 +227,11 @@ def _change(
     record = record._replace(state=after, why="")
     append_events(tx, [_rollout_event(now_us or utc_us(), record)])
     return record
+
+
+def abort_in(tx: sa.Connection, rollout: str) -> RolloutRecord:
+    """Abort a roll-out within a transaction, see `Rollouts.abort`."""
+    return _change(tx, rollout, tuple(GOING), RolloutState.ABORTED, 0)
 
 
 def _members(tx: sa.Connection, rollout: str) -> list[RolloutMember]:

@@ -14,7 +14,7 @@ from bridge.version import VERSION
 from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 31
+SCHEMA_VERSION = 32
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -569,6 +569,23 @@ tenant_quotas = sa.Table(
     sa.Column("document", sa.Text, nullable=True),
     sa.Column("number", sa.BigInteger, nullable=False),
 )
+tenant_removals = sa.Table(
+    "tenant_removals",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("begun_at", sa.BigInteger, nullable=False),
+    sa.Column("begun_by", NameType, nullable=False),
+    sa.Column("forced", sa.Boolean, nullable=False),
+    sa.Column("ended_at", sa.BigInteger, nullable=True),
+    sa.Column("phase", sa.Integer, nullable=False),
+    sa.Column("position", sa.String(255), nullable=False),
+    sa.Column("changed", sa.Boolean, nullable=False),
+    sa.Column("holder", sa.String(32), nullable=True),
+    sa.Column("held_until", sa.BigInteger, nullable=True),
+)
+TENANTS_END = 32
+"""First `SCHEMA_VERSION` of hubs that take part in the removal of a tenant."""
 usage = sa.Table(
     "usage",
     metadata,
@@ -822,9 +839,16 @@ def open_schema(tx: sa.Connection) -> str:
 def record_revision(tx: sa.Connection) -> None:
     """Record that the tables have this program's version, and the lowest program that may use them."""
     made_at = time.time_ns() // 1_000
-    values = {"version": SCHEMA_VERSION, "lowest": LOWEST_SCHEMA, "made_at": made_at, "program": VERSION}
+    removed = tx.execute(sa.select(tenant_removals.c.tenant).limit(1)).first() is not None
+    lowest = max(LOWEST_SCHEMA, TENANTS_END) if removed else LOWEST_SCHEMA
+    values = {"version": SCHEMA_VERSION, "lowest": lowest, "made_at": made_at, "program": VERSION}
     tx.execute(schema_revisions.delete().where(schema_revisions.c.version == SCHEMA_VERSION))
     tx.execute(schema_revisions.insert().values(values))
+
+
+def require_programs(tx: sa.Connection, version: int) -> None:
+    """Let no program with an older version open this registry from now on."""
+    tx.execute(schema_revisions.update().where(schema_revisions.c.lowest < version).values(lowest=version))
 
 
 def additions(tx: sa.Connection) -> list[str]:

@@ -40,6 +40,7 @@ from cloud.hub.registry.configurations import (
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import configurations, configured, rollout_members, rollouts, selectors
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.hub.rollout import GOING, MemberPhase
 
 Documents = Mapping[str, list[dict[str, Any]]]
@@ -161,6 +162,7 @@ class Selectors:
         `LabelError`."""
 
         def work(tx: sa.Connection) -> list[VersionRecord]:
+            require_tenant(tx, record.tenant)
             check(_decided_at(tx, record.tenant, record.selector))
             require_room(tx, record.tenant, record.selector)
             store_selector(tx, record._replace(decided_at=in_order(tx, making.now_us)))

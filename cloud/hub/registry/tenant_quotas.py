@@ -17,6 +17,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import tenant_quotas
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.hub.tenants import Quota
 from cloud.lake.faults import RegistryError
 
@@ -71,6 +72,8 @@ class TenantQuotas:
             text = tx.execute(sa.select(tenant_quotas.c.document).where(mine)).scalar()
             before = None if text is None else _quota(text)
             check(before)
+            if quota is not None:
+                require_tenant(tx, tenant)
             if before == quota:
                 return before
             count = tx.execute(sa.select(sa.func.count()).select_from(tenant_quotas)).scalar_one()
@@ -84,6 +87,16 @@ class TenantQuotas:
             return before
 
         return self._database.transaction(work)
+
+
+def clear_quota(tx: sa.Connection, tenant: str) -> bool:
+    """Remove the quota of a tenant; return False if it has none."""
+    mine = (tenant_quotas.c.tenant == tenant, tenant_quotas.c.document.is_not(None))
+    number = int(tx.execute(sa.select(_NUMBER)).scalar_one()) + 1
+    if not tx.execute(tenant_quotas.update().where(*mine).values(document=None, number=number)).rowcount:
+        return False
+    notify(tx, NoticeTopic.QUOTAS)
+    return True
 
 
 def _quota(text: str) -> Quota:

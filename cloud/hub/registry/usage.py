@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cloud.hub.limits import USAGE_DAYS_KEPT
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.schema import PARAMETERS_MAX, gateways, usage
+from cloud.hub.registry.schema import PARAMETERS_MAX, gateways, tenant_removals, usage
 
 
 class TenantAmount(NamedTuple):
@@ -58,11 +58,14 @@ class TenantUsage:
         return [DayAmount(*row) for row in rows]
 
     def gateways(self) -> dict[str, int]:
-        """Return the number of gateways of each tenant that has some, or a usage."""
+        """Return the number of gateways of each tenant that has some, or a usage; not those that were removed."""
+        removed = sa.select(tenant_removals.c.tenant).where(tenant_removals.c.ended_at.is_not(None))
         counted = sa.select(gateways.c.tenant, sa.func.count()).where(gateways.c.forgotten_at.is_(None))
 
         def work(tx: sa.Connection) -> dict[str, int]:
-            named = tx.execute(sa.select(usage.c.tenant).distinct()).scalars().all()
+            named = (
+                tx.execute(sa.select(usage.c.tenant).where(usage.c.tenant.not_in(removed)).distinct()).scalars().all()
+            )
             counts = tx.execute(counted.group_by(gateways.c.tenant)).all()
             return {**dict.fromkeys(named, 0), **{row[0]: row[1] for row in counts}}
 

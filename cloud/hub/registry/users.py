@@ -18,6 +18,8 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import user_revisions, users
+from cloud.hub.registry.tenant_state import require_tenant
+from cloud.hub.tenants import TenantRemoved
 from cloud.lake.faults import RegistryError
 from edge.broker.security.credentials import (
     CredentialsError,
@@ -82,6 +84,8 @@ class RegistryUsers:
         documents = {user.name: msgspec.json.encode(user).decode() for user in made}
 
         def work(tx: sa.Connection) -> None:
+            for tenant in {name.rpartition("@")[2] for name in documents} if new else ():
+                require_tenant(tx, tenant)
             for name, document in documents.items():
                 there = tx.execute(sa.select(users.c.document).where(users.c.name == name)).scalar()
                 if new and there is not None:
@@ -92,7 +96,7 @@ class RegistryUsers:
                 tx.execute(users.insert().values(name=name, document=document))
             if (tx.execute(sa.select(sa.func.count()).select_from(users)).scalar() or 0) > USERS_MAX:
                 raise CredentialsError(f"there can be at most {USERS_MAX} users")
-            _raise_revision(tx)
+            raise_revision(tx)
 
         self._run(work)
 
@@ -110,7 +114,7 @@ class RegistryUsers:
                 if tx.execute(users.delete().where(users.c.name == name)).rowcount:
                     gone.append(name)
             if gone:
-                _raise_revision(tx)
+                raise_revision(tx)
             return gone
 
         return self._run(work)
@@ -124,7 +128,7 @@ class RegistryUsers:
             if _revision(tx)[0] or not documents:
                 return []
             tx.execute(users.insert(), [{"name": name, "document": text} for name, text in documents.items()])
-            _raise_revision(tx)
+            raise_revision(tx)
             return sorted(documents)
 
         return self._run(work)
@@ -132,6 +136,8 @@ class RegistryUsers:
     def _run(self, work: Callable[[sa.Connection], T]) -> T:
         try:
             return self._database.transaction(work)
+        except TenantRemoved:
+            raise
         except RegistryError as error:
             raise CredentialsUnavailable(str(error)) from error
         except msgspec.MsgspecError as error:
@@ -148,7 +154,8 @@ def _revision(tx: sa.Connection) -> tuple[int, bytes]:
     return 0, decoy
 
 
-def _raise_revision(tx: sa.Connection) -> None:
+def raise_revision(tx: sa.Connection) -> None:
+    """Raise the revision of the users, so that hubs read them again."""
     number, _ = _revision(tx)
     tx.execute(user_revisions.update().values(number=number + 1))
     notify(tx, NoticeTopic.USERS)

@@ -21,6 +21,7 @@ from cloud.hub.registry.event_reader import EventFilter
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import events, webhooks
+from cloud.hub.registry.tenant_state import require_tenant
 from cloud.lake.faults import RegistryError
 
 
@@ -150,6 +151,7 @@ class RegisteredWebhooks:
         `TooManyWebhooks`."""
 
         def work(tx: sa.Connection) -> WebhookRecord:
+            require_tenant(tx, new.tenant)
             counts = sa.select(sa.func.count()).select_from(webhooks)
             if tx.execute(counts.where(webhooks.c.tenant == new.tenant)).scalar_one() >= tenant_most:
                 whose = f"tenant {new.tenant}" if new.tenant else "the fleet"

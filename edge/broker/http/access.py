@@ -95,15 +95,18 @@ class HttpAccess:
         utc_s: Callable[[], float] = time.time,
         sessions_max: int = SESSIONS_MAX,
         group_of: Callable[[str], str] = str,
+        check_grant: Callable[[Grant], None] = lambda _grant: None,
     ) -> None:
         """Without a `gate`, or with an open one, every client may do everything. `operator_token`: see `OPERATOR`.
 
         `cookie`: cookie of sessions; None: no sessions. `clock`: monotonic seconds; `utc_s`: UTC seconds.
-        `sessions_max` and `group_of`: see `BrowserSessions`.
+        `sessions_max` and `group_of`: see `BrowserSessions`. `check_grant` raises RequestRefused for a client that is
+        not served.
         """
         self.gate = gate
         self._operator_token = operator_token
         self._operator_rules = operator_rules
+        self._check_grant = check_grant
         self._rates = ApiRates()
         self.clock = clock
         self.utc_s = utc_s
@@ -140,6 +143,7 @@ class HttpAccess:
         self._count(request, proven.user)
         if isinstance(proven, BrowserSession):
             set_user(request, proven.user)
+            self._check_grant(proven.grant)
             with proven.serving(ended, self.clock):
                 yield AdmittedClient(proven.grant, ended)
             return
@@ -155,6 +159,7 @@ class HttpAccess:
             raise RequestRefused(401, LoginVerdict.REFUSED.value, challenge(gate, request))
         set_user(request, grant.user)
         try:
+            self._check_grant(grant)
             yield AdmittedClient(grant, ended)
         finally:
             gate.release(grant)

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from bridge.engine import Attached, Closed, Engine, PeerOpened
+from bridge.intake import Intake
 from bridge.sasl import SaslClient
 from bridge.transport.driver import ConnectionDriver, ConnectionOwner
-from cloud.hub.acceptor import Acceptor, CertificatePolicy, PeerConnection
+from cloud.hub.acceptor import REMOVED, Acceptor, CertificatePolicy, PeerConnection, removed_words
 from cloud.hub.peers import CertifiedGateway, HubPeer, PeerKind, gateway_uri
 from cloud.hub.tenants import Quota, Tenants
 from edge.broker.configuration import AuthenticationMode
@@ -53,7 +54,9 @@ class Hub:
         self.gate = Authenticator(mode, USERS, worker=at_once, clock=lambda: 0.0)
         self.served: dict[HubPeer, Served] = {}
         serve = dict.fromkeys((PeerKind.GATEWAY, PeerKind.APPLICATION), self._serve)
-        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants)
+        self.removed: set[str] = set()
+        is_removed = self.removed.__contains__
+        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants, is_removed=is_removed)
         self.has_slot = True
 
     def _serve(
@@ -79,6 +82,7 @@ class Connection:
         self.server = Engine(container_id="hub", server=True, sasl=self.visitor.sasl)
         self.owner: ConnectionOwner = self.visitor.arrive(self.server, cast(ConnectionDriver, self))
         self.events: list[Any] = []
+        self.paused: set[str] = set()
         self.client.open()
         self.settle()
 
@@ -90,6 +94,12 @@ class Connection:
 
     def flush_soon(self) -> None:
         """Do nothing: the test reads all output."""
+
+    def pause_reading(self, reason: str) -> None:
+        self.paused.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        self.paused.discard(reason)
 
     def wake(self) -> None:
         """Do nothing: passwords are verified at once."""
@@ -261,6 +271,66 @@ class TestApplications:
         hub = Hub()
         Connection(hub, "gw1", SaslClient("reader@acme", "opensesame"), certificate())
         assert list(hub.served) == [HubPeer("acme", "reader", PeerKind.APPLICATION)]
+
+
+class Unanswered(Intake):
+    """Receiver with data that is not landed yet."""
+
+    def __init__(self) -> None:
+        self.bytes = 7
+
+    def handle(self, events: Sequence[Any]) -> None:
+        """Answer nothing."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.bytes
+
+
+class TestRemovedTenant:
+    def test_its_peers_are_refused_and_those_of_others_are_not(self) -> None:
+        hub = Hub()
+        served = Connection(hub, "gw1", external(), certificate())
+        other = Connection(hub, "gw1", external(), certificate("mega"))
+        hub.removed.add("acme")
+        assert hub.acceptor.end_removed("acme", late=False) == 0
+        for connection in (
+            served,
+            Connection(hub, "gw2", external(), certificate(name="gw2")),
+            Connection(hub, "gw2-doctor", external(), certificate(name="gw2")),
+            Connection(hub, "reader", SaslClient("reader@acme", "opensesame", plain=True)),
+        ):
+            connection.settle()
+            assert connection.refusal == ("amqp:unauthorized-access", removed_words("acme"))
+        assert other.refusal is None
+        assert Connection(hub, "gw2", external(), certificate("mega", "gw2")).refusal is None
+
+    def test_revoked_certificate_is_not_the_cause(self) -> None:
+        hub = Hub(authority=Revoked(7))
+        hub.removed.add("acme")
+        connection = Connection(hub, "gw1", external(), certificate())
+        assert connection.refusal == ("amqp:unauthorized-access", removed_words("acme"))
+
+    def test_gateway_stays_until_what_it_has_sent_is_answered(self) -> None:
+        """Otherwise the gateway would send it again, in another tenant, although it is in the lake."""
+        hub = Hub()
+        first, second = (Connection(hub, name, external(), certificate(name=name)) for name in ("gw1", "gw2"))
+        waiting = [Unanswered(), Unanswered()]
+        for connection, owner in zip((first, second), waiting, strict=True):
+            connection.visitor._owner = owner
+        hub.removed.add("acme")
+        assert hub.acceptor.end_removed("acme", late=False) == 2
+        for connection in (first, second):
+            connection.visitor.review()  # its certificate is revoked, by another hub
+            connection.settle()
+            assert (connection.refusal, connection.paused) == (None, {REMOVED})
+        waiting[0].bytes = 0
+        assert hub.acceptor.end_removed("acme", late=False) == 1
+        assert hub.acceptor.end_removed("acme", late=True) == 0
+        for connection in (first, second):
+            connection.settle()
+            assert connection.refusal == ("amqp:unauthorized-access", removed_words("acme"))
+            assert not connection.paused
 
 
 class TestProbe:

@@ -25,10 +25,11 @@ from edge.broker.http.limits import (
     SESSION_STAY_S,
     SESSIONS_OF_ONE_MAX,
 )
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.http.session_api import session_routes
 from edge.broker.http.session_cookie import SessionCookie
-from edge.broker.model.authorization import AccessRule, Ended, Operation
+from edge.broker.model.authorization import AccessRule, Ended, Grant, Operation
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.credentials import CredentialSnapshot, CredentialUser, end_secrets, new_user, with_secret
 from edge.broker.security.limits import FAILURES_PER_USER_MAX
@@ -73,7 +74,10 @@ class SessionRig:
             utc_s=lambda: UTC_S + self.now,
             bearer=TokenIssuer(),
         )
-        self.access = HttpAccess(self.gate, OPERATOR_TOKEN, SessionCookie("gateway", "gw1"), clock=lambda: self.now)
+        self.refused: set[str] = set()
+        """Users that are not served."""
+        cookie, clock = SessionCookie("gateway", "gw1"), lambda: self.now
+        self.access = HttpAccess(self.gate, OPERATOR_TOKEN, cookie, clock=clock, check_grant=self._check)
         self.waiting: asyncio.Future[Ended] | None = None
         manage = needing(self.access.require_manage)
         routes = [
@@ -84,6 +88,10 @@ class SessionRig:
             HttpRoute("/wait", self._wait, methods=("GET",)),
         ]
         self.app = Guard(application(routes, self.access), Site(["gw"], exposed=True), lambda: not self.gate.open)
+
+    def _check(self, grant: Grant) -> None:
+        if grant.user in self.refused:
+            raise RequestRefused(403, "its tenant was removed")
 
     async def _answer(self, _request: Request) -> Response:
         return JSONResponse({})
@@ -113,6 +121,19 @@ def run(test: Callable[[SessionRig], Coroutine[Any, Any, None]], **rig: Any) -> 
 
 
 class TestSigningIn:
+    def test_client_that_is_not_served_any_more_is_refused_in_its_session_and_without_one(self) -> None:
+        async def test(rig: SessionRig) -> None:
+            async with rig.browser() as browser, rig.browser() as other:
+                assert (await sign_in(browser)).status_code == 200
+                rig.refused.add("ann")
+                assert (await browser.get("/view", headers=PAGE)).status_code == 403
+                assert (await other.get("/view", auth=("ann", "pass-ann"))).status_code == 403
+                rig.refused.clear()
+                assert (await browser.get("/view", headers=PAGE)).status_code == 200
+                assert rig.gate.connections_of("ann") == 1  # the session: each request has ended
+
+        run(test)
+
     def test_in_and_out(self, caplog: pytest.LogCaptureFixture) -> None:
         async def test(rig: SessionRig) -> None:
             async with rig.browser() as browser:
