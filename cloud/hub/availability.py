@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from bridge.version import VERSION
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
+from cloud.hub.danger_upkeep import DangerUpkeep
 from cloud.hub.draining import HubDrain, drained
 from cloud.hub.fleet import FleetState
 from cloud.hub.registry.hubs import HubRecord, HubState
@@ -52,6 +53,7 @@ class HubAvailability:
         self.replicas = HubReplicas(
             registry, hub, fleet, describe=self._describe, returned=self._write_presence, hint=hint, clock=clock
         )
+        self._columns = DangerUpkeep(registry, hub)
         committer.follow_replicas(lambda: self.replicas.count)
 
     async def open(self, port: int) -> None:
@@ -59,6 +61,7 @@ class HubAvailability:
         self._port = port
         await self.replicas.open()
         self.replicas.start()
+        self._columns.start()
 
     async def drain(self, seconds: float) -> None:
         """Take no new connections. While other hubs serve, close the open ones in slices within this time."""
@@ -74,6 +77,7 @@ class HubAvailability:
 
     async def close(self) -> None:
         """Let the other hubs know that this one has stopped. Idempotent."""
+        await self._columns.close()
         await self.replicas.close()
 
     def unready(self) -> str | None:

@@ -84,8 +84,11 @@ def danger_of(observed: str | None) -> DangerFigures:
 
 
 def danger_of_status(status: Mapping[str, Any] | None) -> DangerFigures:
-    """Return the figures of a status."""
-    return _figures(msgspec.convert(status, _Status)) if status is not None else DangerFigures()
+    """Return the figures of a status; of that of a newer program that cannot be read, nothing is known."""
+    try:
+        return _figures(msgspec.convert(status, _Status)) if status is not None else DangerFigures()
+    except msgspec.ValidationError:
+        return DangerFigures()
 
 
 def _figures(status: _Status) -> DangerFigures:

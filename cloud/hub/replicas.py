@@ -235,7 +235,4 @@ def _exchange(registry: Hubs, record: HubRecord, before: Mapping[Key, GatewayRec
     """Write the record of this hub and read the others, on the registry's thread. `before`: gateways at others, as
     they were taken over last."""
     gone, hubs = registry.write(record), registry.hubs()
-    found = _Exchanged(gone, hubs, compare(before, registry.gateways_elsewhere()), registry.schema())
-    with contextlib.suppress(RegistryError):  # landings go first; the next look judges the rest
-        registry.judge()
-    return found
+    return _Exchanged(gone, hubs, compare(before, registry.gateways_elsewhere()), registry.schema())

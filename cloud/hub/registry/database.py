@@ -67,22 +67,22 @@ class Database:
             with contextlib.suppress(RegistryError):  # the end of the connection unlocks it too
                 self._once(self.dialect.unlock_repair, _cannot_be_used)
 
-    def transaction(self, work: Callable[[sa.Connection], T]) -> T:
+    def transaction(self, work: Callable[[sa.Connection], T], *, attempts: int = REGISTRY_ATTEMPTS_MAX) -> T:
         """Run `work` in one transaction, durable on return.
 
         It may run several times, because PostgreSQL aborts one of two conflicting transactions; so it must change
         nothing but the database. Raises `RegistryError`, and what `work` raises. Then the transaction did not happen,
-        or the connection broke at its end and the result is unknown.
+        or the connection broke at its end and the result is unknown. `attempts`: after this many conflicts it fails.
         """
-        return self._once(work, _cannot_be_used)
+        return self._once(work, _cannot_be_used, REGISTRY_ATTEMPTS_MAX + 1 - attempts)
 
-    def _once(self, work: Callable[[sa.Connection], T], fault: Callable[[str], RegistryError]) -> T:
+    def _once(self, work: Callable[[sa.Connection], T], fault: Callable[[str], RegistryError], attempt: int = 1) -> T:
         self.require_thread()
         if self._busy:
             raise WrongThread("nested transaction: it would wait for itself")
         self._busy = True
         try:
-            return self._attempt(work, fault)
+            return self._attempt(work, fault, attempt)
         finally:
             self._busy = False
 

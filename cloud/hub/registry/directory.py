@@ -174,13 +174,19 @@ def _presence_events(key: Key, presence: Presence, hub: str) -> Iterable[FleetEv
         yield make_event(presence.at_us, EventType.GATEWAY_DISCONNECTED, *key, hub=hub)
 
 
-def waiting_gateways(tx: sa.Connection, most: int) -> dict[Key, int]:
-    """Return enrolled gateways that have never connected, with the time of their first certificate; `most` of them."""
+def waiting_gateways(
+    tx: sa.Connection, most: int, tenant: str | None = None, gateway: str | None = None
+) -> dict[Key, int]:
+    """Return enrolled gateways that have never connected, with the time of their first certificate: the `most` that
+    enrolled last, of a tenant and of a name if given."""
+    scope = () if tenant is None else (certificates.c.tenant == tenant,)
+    named = () if gateway is None else (certificates.c.gateway == gateway,)
     seen = sa.exists().where(gateways.c.tenant == certificates.c.tenant, gateways.c.name == certificates.c.gateway)
     enrolled_at = sa.func.min(certificates.c.begins_at)
     query = (
         sa.select(certificates.c.tenant, certificates.c.gateway, enrolled_at)
         .where(~seen, certificates.c.revoked_at.is_(None), certificates.c.gateway != "")  # that of the hub has no name
+        .where(*scope, *named)
         .group_by(certificates.c.tenant, certificates.c.gateway)
         .order_by(enrolled_at.desc())
         .limit(most)

@@ -26,10 +26,21 @@ LABELS_AT_ONCE: Final = 500
 """Gateways in one statement that reads their labels."""
 SORTS: Final = ("danger", "name", "waiting", "room", "seen")
 """Orders of a list."""
+INDEXED_SORTS: Final = ("danger", "name")
+"""Orders in which a page reads its rows only."""
+BY_KEY: Final = "key"
+"""Order by tenant and name, for a file of all gateways: none of them changes its place."""
 COUNTED_MAX: Final = 10_000
 """Gateways that are counted of a search; further ones are not, because each is read for that."""
 
 PlaceValue = int | str
+
+
+def _can_be_stored(value: PlaceValue) -> bool:
+    """Return whether a database has such values."""
+    if isinstance(value, int):
+        return abs(value) < 1 << 63
+    return "\0" not in value and value.encode(errors="replace").decode() == value
 
 
 class WrongPlace(ValueError):
@@ -80,6 +91,11 @@ class FleetFilter(NamedTuple):
         """Return whether only a search tells how many there are."""
         return bool(self.part) or self.selector is not None
 
+    @property
+    def is_quick(self) -> bool:
+        """Return whether a page reads its rows only."""
+        return self.sort in INDEXED_SORTS and not self.searches
+
     def wants(self, condition: FleetCondition) -> bool:
         """Return whether gateways with this condition are listed."""
         well = condition is FleetCondition.WELL
@@ -99,11 +115,20 @@ class FleetSection(NamedTuple):
     columns: Sequence[sa.ColumnElement[Any]]
     never: bool = False
     """It is that of the gateways that have never connected, which have no row."""
+    least: int | None = None
+    """Lowest value of the first column, one more condition; None without."""
+    most: int | None = None
+    """Value above all of the first column, one more condition; None without."""
 
     def fits(self, values: Sequence[PlaceValue]) -> bool:
         """Return whether these can be values of its columns."""
         kinds = [column.type.python_type for column in self.columns]
-        return [type(value) for value in values] == kinds
+        return [type(value) for value in values] == kinds and all(map(_can_be_stored, values))
+
+    @property
+    def terms(self) -> Sequence[sa.ColumnElement[bool]]:
+        """Return all its conditions."""
+        return [*self.conditions, *_range(self, None, down=False)]
 
 
 def conditions_of(condition: FleetCondition, behind_us: int) -> Sequence[sa.ColumnElement[bool]]:
@@ -129,7 +154,12 @@ def _danger_sections(wanted: FleetFilter) -> Iterator[FleetSection]:
         if wanted.wants(condition):
             time = gateways.c.full_at if condition is FleetCondition.OFFLINE else gateways.c.oldest_at
             conditions = conditions_of(condition, wanted.behind_us)
-            yield _section(wanted, conditions, time, never=condition is FleetCondition.NEVER)
+            if condition is FleetCondition.WELL:
+                yield _section(wanted, conditions[:-1], time)._replace(least=wanted.behind_us)
+            elif condition is FleetCondition.BEHIND:
+                yield _section(wanted, conditions[:-1], time)._replace(most=wanted.behind_us)
+            else:
+                yield _section(wanted, conditions, time, never=condition is FleetCondition.NEVER)
 
 
 def _other_sections(wanted: FleetFilter) -> Iterator[FleetSection]:
@@ -143,6 +173,8 @@ def _other_sections(wanted: FleetFilter) -> Iterator[FleetSection]:
         states = [sa.or_(*each)]
     if wanted.sort == "name":
         yield FleetSection([*states, *_chosen(wanted)], (gateways.c.name, gateways.c.tenant))
+    elif wanted.sort == BY_KEY:
+        yield _section(wanted, states)
     elif wanted.sort == "seen":
         for there in (sa.true(), sa.false()):
             yield _section(wanted, (*states, gateways.c.connected == there), -gateways.c.last_seen)
@@ -216,9 +248,14 @@ def _page_of_never(
     if after is not None:
         place = tuple(after)
         chosen = [one for one in chosen if (one[:2] < place if wanted.down else one[:2] > place)]
-    some = chosen[:limit]
-    gone = with_rows(tx, [one[:2] for one in some])
-    return [(FleetPlace(number, one[:2]), one) for one in some if one[:2] not in gone]
+    rows: list[tuple[FleetPlace, GatewayRecord | NeverConnected]] = []
+    for start in range(0, len(chosen), limit):
+        some = chosen[start : start + limit]
+        gone = with_rows(tx, [one[:2] for one in some])  # it has connected since, at another hub
+        rows += [(FleetPlace(number, one[:2]), one) for one in some if one[:2] not in gone]
+        if len(rows) >= limit:
+            break
+    return rows[:limit]
 
 
 def _page_of_section(
@@ -233,11 +270,30 @@ def _page_of_section(
     query = sa.select(*RECORD, *(column.label(f"place_{index}") for index, column in enumerate(columns)))
     query = query.where(*section.conditions)
     query = query.order_by(*(column.desc() if wanted.down else column for column in columns))
+    query = query.where(*_range(section, after, down=wanted.down))
     if after is not None:
         query = query.where(_behind(wanted, columns, after))
     size = len(RECORD)
     rows = tx.execute(query.limit(limit)).all()
     return [(FleetPlace(number, tuple(row[size:])), GatewayRecord(*row[:size])) for row in rows]
+
+
+def _range(section: FleetSection, after: Sequence[PlaceValue] | None, *, down: bool) -> list[sa.ColumnElement[bool]]:
+    """Return the range of the first column of a section behind a place.
+
+    Of two bounds on one side SQLite uses one, and of a bound and a place the bound. So a bound that the place implies
+    is left out, and a range with another end has the time of the place as its begin.
+    """
+    first, least, most = section.columns[0], section.least, section.most
+    time = None if after is None else after[0]
+    found: list[sa.ColumnElement[bool]] = []
+    if least is not None and (not isinstance(time, int) or down or time < least):
+        found.append(first >= least)
+    if most is not None and (not isinstance(time, int) or not down or time >= most):
+        found.append(first < most)
+    if most is not None and time is not None and not down:
+        found.append(first >= time)
+    return found
 
 
 def _behind(
@@ -257,7 +313,7 @@ def count_search(tx: sa.Connection, wanted: FleetFilter) -> int:
     total = 0
     for section in sections_of(wanted):
         if not section.never and total < COUNTED_MAX:
-            some = sa.select(sa.literal(1)).select_from(gateways).where(*section.conditions)
+            some = sa.select(sa.literal(1)).select_from(gateways).where(*section.terms)
             query = sa.select(sa.func.count()).select_from(some.limit(COUNTED_MAX - total).subquery())
             total += tx.execute(query).scalar_one()
     return total

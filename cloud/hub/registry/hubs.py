@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from cloud.hub.registry.danger_columns import DangerColumns
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import RECORD, GatewayRecord, disconnect_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
@@ -60,7 +59,6 @@ class Hubs:
         self._database = open_registry(url).database
         self._reading = Database(url, reading=True)
         """Reads all gateways, and would conflict with each landing otherwise."""
-        self._columns = DangerColumns(self._database, self._reading)
 
     def close(self) -> None:
         self._reading.close()
@@ -124,10 +122,6 @@ class Hubs:
             return len(found)
 
         return self._database.transaction(work)
-
-    def judge(self) -> int:
-        """Judge gateways again that hubs of an older version have changed; return their number."""
-        return self._columns.judge()
 
     def hubs(self) -> list[HubRecord]:
         """Return the hubs that have written that they are there, by name."""

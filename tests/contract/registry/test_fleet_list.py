@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
 import sqlalchemy as sa
 
+from cloud.hub.danger_upkeep import FILL_S
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_causes import CAUSE_GATEWAYS_MIN, TOGETHER_S
 from cloud.hub.fleet_condition import FleetCondition
@@ -18,11 +20,14 @@ from cloud.hub.fleet_numbers import FRESH_S, NEVER_FRESH_S, KeptRead
 from cloud.hub.fleet_view import FleetView, FleetViews, GatewayQuery
 from cloud.hub.groups import GatewaySession, Key, Presence
 from cloud.hub.labels import parse_selector
-from cloud.hub.observed import NO_TIME_US
+from cloud.hub.observed import NO_TIME_US, DangerFigures, danger_of_status
 from cloud.hub.page_position import encode_position
-from cloud.hub.registry.fleet_pages import SORTS, FleetFilter, read_page
+from cloud.hub.registry import danger_filling
+from cloud.hub.registry.danger_filling import DangerFilling
+from cloud.hub.registry.fleet_pages import SORTS, FleetFilter, FleetPlace, read_page, sections_of
 from cloud.hub.registry.hubs import HubRecord, Hubs
 from cloud.hub.registry.location import sqlite_url
+from cloud.lake.faults import RegistryError
 from edge.broker.http.refusal import RequestRefused
 from tests.contract.registry.conftest import HERE, THERE, Place
 
@@ -30,6 +35,7 @@ T = TypeVar("T")
 NOW_US: Final = 1_800_000_000_000_000
 MINUTE_US: Final = 60_000_000
 EVERYTHING: Final = GatewayQuery()
+DEFAULTS: Final[Mapping[type, str]] = {str: "default"}
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -102,7 +108,8 @@ class World:
 
 
 @pytest.fixture
-def world(place: Place) -> World:
+def world(place: Place, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("cloud.hub.fleet_numbers.SLOW_S", 600.0)  # the machine may be slow
     return World(place)
 
 
@@ -208,7 +215,7 @@ def test_page_follows_the_last_row_although_gateways_come_and_go(mixed: World) -
             for sort in SORTS:
                 for down in (False, True):
                     query = GatewayQuery(sort=sort, down=down)
-                    everything = [one.gateway.name async for page in view.every(query) for one in page]
+                    everything = [one.gateway.name for one in (await view.page(query, "", 50)).rows]
                     assert len(everything) == len(set(everything)) == (14 if tenant is None else 13)
                     assert await pages(view, query) == everything
         page = await views.of(None).page(GatewayQuery(), "", 3)
@@ -222,7 +229,18 @@ def test_page_follows_the_last_row_although_gateways_come_and_go(mixed: World) -
 
 
 @pytest.mark.parametrize(
-    "after", ["x", "e30", "!", "WyJhIl0=", encode_position([9, 1, "a"]), encode_position([0, "a", "b"]), "W10="]
+    "after",
+    [
+        "x",
+        "e30",
+        "!",
+        "WyJhIl0=",
+        encode_position([9, 1, "a"]),
+        encode_position([0, "a", "b"]),
+        "W10=",
+        encode_position([0, 10**30, "t", "n"]),
+        encode_position([0, 1, "t", "\0"]),
+    ],
 )
 def test_place_of_another_order_is_refused(mixed: World, after: str) -> None:
     with pytest.raises(RequestRefused):
@@ -239,10 +257,58 @@ def test_search_counts_to_its_limit(mixed: World, monkeypatch: pytest.MonkeyPatc
     assert (page.total, len(page.rows)) == (3, 4), "the rows are complete"
 
 
+def test_gateways_that_connect_elsewhere_lose_no_others_from_a_page(world: World) -> None:
+    world.add("well", connected=True)
+    for number in range(9):
+        world.enrol(f"new{number}")
+
+    async def work(views: FleetViews) -> None:
+        view = views.of(None)
+        assert (await view.page(EVERYTHING, "", 50)).total == 10
+        for number in (0, 1, 2, 5, 8):
+            world.add(f"new{number}", connected=True)
+        for sort in SORTS:
+            for down in (False, True):
+                after, seen = "", []
+                while after is not None:
+                    page = await view.page(GatewayQuery(sort=sort, down=down), after, 4)
+                    seen += [one.gateway.name for one in page.rows]
+                    after = page.next  # type: ignore[assignment]
+                assert sorted(seen) == ["new0", "new1", "new2", "new3", "new4", "new5", "new6", "new7", "new8", "well"]
+
+    world.run(work)
+
+
+def test_tenant_has_its_own_gateways_that_never_connected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.fleet_numbers.NEVER_LISTED_MAX", 2)
+    for number in range(3):
+        world.enrol(f"gw{number}", tenant="large", at_us=NOW_US + number)
+    world.enrol("small1", tenant="small")
+    assert world.names(tenant="small") == ["small1"]
+    assert world.names() == ["gw1", "gw2"], "those that enrolled last"
+    assert world.run(lambda views: views.of(None).one(("large", "gw0"))) is not None
+
+
+def test_file_has_each_gateway_once_while_they_change(mixed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.fleet_view.FILE_PAGE", 2)
+    mixed.enrol("new")
+
+    async def work(views: FleetViews) -> None:
+        names: list[str] = []
+        async for part in views.of(None).every(GatewayQuery(sort="room", down=True)):
+            names += [one.gateway.name for one in part]
+            mixed.place.execute("UPDATE gateways SET connected = NOT connected, full_at = 5 - full_at")
+        assert names == ["away", "away and nearly full", "behind", "full", "well", "new"]
+        parts = [part async for part in views.of("default").every(GatewayQuery(part="w", state="danger"))]
+        assert {one.gateway.name for part in parts for one in part} == {"away", "away and nearly full", "new"}
+
+    mixed.run(work)
+
+
 @pytest.mark.parametrize("tenant", [None, "default"])
 @pytest.mark.parametrize("sort", ["danger", "name"])
 def test_usual_orders_read_only_the_rows_of_a_page(tmp_path: Path, tenant: str | None, sort: str) -> None:
-    """SQLite says how it reads: along an index, without sorting."""
+    """SQLite says how it reads: along an index, from the place on, without sorting."""
     place = Place(sqlite_url(tmp_path / "registry.db"))
     with contextlib.closing(place):
         place.open()
@@ -255,13 +321,41 @@ def test_usual_orders_read_only_the_rows_of_a_page(tmp_path: Path, tenant: str |
 
         engine = sa.create_engine(place.url)
         with engine.begin() as tx:
-            sa.event.listen(engine, "before_cursor_execute", explain)
+            sa.event.listen(tx, "before_cursor_execute", explain)
             for down in (False, True):
-                read_page(tx, FleetFilter(tenant, NOW_US, sort=sort, down=down), (), None, 9)
-            sa.event.remove(engine, "before_cursor_execute", explain)
+                wanted = FleetFilter(tenant, NOW_US, sort=sort, down=down)
+                read_page(tx, wanted, (), None, 9)
+                assert said
+                assert all("USING" in line and "TEMP B-TREE" not in line for line in said), said
+                for number, section in enumerate(sections_of(wanted)):
+                    time = NOW_US - 1 if section.most is not None else NO_TIME_US
+                    kinds = [each.type.python_type for each in section.columns]
+                    said.clear()
+                    read_page(tx, wanted, (), FleetPlace(number, tuple(DEFAULTS.get(kind, time) for kind in kinds)), 9)
+                    if not section.never:
+                        assert "TEMP B-TREE" not in said[0], said
+                        from_place = section.most is not None and not down
+                        assert ("oldest_at>? AND oldest_at<?" if from_place else ",") in said[0] or sort == "name", said
         engine.dispose()
-        assert said
-        assert all("USING" in line and "TEMP B-TREE" not in line for line in said), said
+
+
+class SlowRead:
+    """Read that takes three seconds of its clock, and ends when it may."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.reads = 0
+        self.finish = asyncio.Event()
+        self.error: RegistryError | None = None
+
+    async def read(self) -> int:
+        self.reads += 1
+        number = self.reads
+        await self.finish.wait()
+        self.now_s += 3.0
+        if self.error is not None:
+            raise self.error
+        return number
 
 
 class TestNumbers:
@@ -278,25 +372,45 @@ class TestNumbers:
 
         mixed.run(work)
 
-    def test_slow_ones_are_read_again_later(self) -> None:
-        now_s, reads = 0.0, 0
-
-        async def read() -> int:
-            nonlocal now_s, reads
-            now_s += 1.0
-            reads += 1
-            return reads
+    def test_slow_ones_are_read_again_later_and_shown_meanwhile(self) -> None:
+        world = SlowRead()
 
         async def work() -> None:
-            nonlocal now_s
-            kept = KeptRead(read, lambda: now_s)
+            kept = KeptRead(world.read, lambda: world.now_s)
+            world.finish.set()
             assert await asyncio.gather(kept.get(), kept.get()) == [1, 1]
-            now_s += 19.0
+            world.now_s += 59.0
             assert await kept.get() == 1
-            now_s += 1.0
+            world.finish.clear()
+            world.now_s += 1.0
+            assert [await kept.get() for _ in range(3)] == [1, 1, 1], "the next read is in progress"
+            world.finish.set()
+            world.now_s += 100.0
+            assert await kept.get() == 2, "the first one is too old"
+            await kept.close()
+
+        asyncio.run(work())
+
+    def test_failure_is_shared_and_the_last_result_shown_for_a_while(self) -> None:
+        world = SlowRead()
+
+        async def work() -> None:
+            kept = KeptRead(world.read, lambda: world.now_s)
+            world.finish.set()
+            world.error = RegistryError("away")
+            found = await asyncio.gather(kept.get(), kept.get(), return_exceptions=True)
+            assert found == [world.error, world.error]
+            with pytest.raises(RegistryError):
+                await kept.get()
+            assert world.reads == 1
+            world.now_s, world.error = world.now_s + FRESH_S, None
             assert await kept.get() == 2
-            kept.drop()
-            assert await kept.get() == 3
+            world.error = RegistryError("away")
+            world.now_s += 60.0
+            assert await kept.get() == 2
+            world.now_s += 180.0
+            with pytest.raises(RegistryError):
+                await kept.get()
 
         asyncio.run(work())
 
@@ -346,8 +460,8 @@ class TestHere:
         seen = world.run(lambda views: views.of(None).one(session.key))
         assert seen is not None
         assert (seen.condition, seen.gateway.remote) == (FleetCondition.REFUSING, "192.0.2.7")
-        page = world.run(lambda views: views.of(None).page(GatewayQuery(state="offline"), "", 9))
-        assert page.rows == [], "the registry does not know yet that it has come back"
+        [row] = world.run(lambda views: views.of(None).page(GatewayQuery(state="offline"), "", 9)).rows
+        assert row.condition is FleetCondition.REFUSING, "the registry does not know yet that it has come back"
         world.fleet.disconnect(session, NOW_US + 1)
         seen = world.run(lambda views: views.of(None).one(session.key))
         assert seen is not None
@@ -375,11 +489,17 @@ class TestColumns:
     """Columns made from the observations: a newer hub writes them, an older one does not."""
 
     @pytest.fixture
-    def hubs(self, world: World) -> Any:
+    def hubs(self, world: World) -> Iterator[Hubs]:
         with contextlib.closing(Hubs(world.place.url, HERE)) as hubs:
             hubs.write(HubRecord(HERE, "here:5671", "1", "serving", 1, 1, 0))
-            hubs.judge()
             yield hubs
+
+    @pytest.fixture
+    def filling(self, world: World, hubs: Hubs) -> Iterator[DangerFilling]:
+        del hubs
+        with contextlib.closing(DangerFilling(world.place.url, HERE)) as filling:
+            filling.fill(FILL_S)
+            yield filling
 
     def older_hub_writes(self, world: World, at: int) -> None:
         """Write as a program of schema version 30 does."""
@@ -393,38 +513,73 @@ class TestColumns:
             at=NOW_US + at, observed=f'{{"status":{{"reported_at":{NOW_US // 1_000},"room_hours":0.0}}}}',
         )  # fmt: skip
 
-    def test_rows_of_an_older_hub_are_judged_again(self, mixed: World, hubs: Hubs) -> None:
+    def test_rows_of_an_older_hub_are_filled(self, mixed: World, filling: DangerFilling) -> None:
         for at in (1, 2):
             self.older_hub_writes(mixed, at)
-            assert hubs.judge() == 2
-            assert hubs.judge() == 0
+            assert filling.fill(FILL_S) == 2
+            assert filling.fill(FILL_S) == 0
             assert mixed.names(GatewayQuery(state="refusing")) == ["full", "well"]
             assert mixed.column("full", "judged_at") == mixed.column("full", "last_seen") == NOW_US + at
 
-    def test_last_rows_of_an_older_hub_are_judged_when_it_has_ended(self, mixed: World, hubs: Hubs) -> None:
+    def test_last_rows_of_an_older_hub_are_filled_when_it_has_ended(
+        self, mixed: World, hubs: Hubs, filling: DangerFilling
+    ) -> None:
         self.older_hub_writes(mixed, 1)
-        assert hubs.judge() == 2
+        assert filling.fill(FILL_S) == 2
         mixed.place.execute("UPDATE gateways SET last_seen = 9 WHERE name = 'away'")
-        assert hubs.judge() == 0
+        assert filling.fill(FILL_S) == 0
         hubs.count_gone(THERE, 1)
-        assert hubs.judge() == 1
+        assert filling.fill(FILL_S) == 1
 
-    def test_nothing_is_read_without_an_older_hub(self, mixed: World, hubs: Hubs) -> None:
-        mixed.place.execute("UPDATE gateways SET last_seen = 7")
-        assert hubs.judge() == 0
+    def test_row_that_changes_meanwhile_is_filled_by_the_next_pass(
+        self, mixed: World, filling: DangerFilling, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.older_hub_writes(mixed, 1)
+        read = danger_filling._unfilled
 
-    def test_migrated_registry_is_judged_in_parts(
+        def changed(tx: sa.Connection, *, after: Key | None) -> list[Mapping[str, Any]]:
+            return [
+                {**row, "at_last_seen": row["at_last_seen"] - (row["at_name"] == "well")}
+                for row in read(tx, after=after)
+            ]
+
+        monkeypatch.setattr(danger_filling, "_unfilled", changed)
+        assert filling.fill(FILL_S) == 1
+        monkeypatch.undo()
+        assert filling.fill(FILL_S) == 1
+
+    def test_one_hub_fills(self, mixed: World, hubs: Hubs, filling: DangerFilling) -> None:
+        self.older_hub_writes(mixed, 1)
+        other = "c" * 32
+        with contextlib.closing(Hubs(mixed.place.url, other)) as more:
+            more.write(HubRecord(other, "other:5671", "1", "serving", 1, 1, 0))
+        with contextlib.closing(DangerFilling(mixed.place.url, other)) as second:
+            assert second.fill(FILL_S) == 0
+            hubs.stop()
+            assert (filling.fill(FILL_S), second.fill(FILL_S)) == (0, 2)
+
+    def test_without_an_older_hub_no_gateway_is_read(
+        self, mixed: World, filling: DangerFilling, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        del mixed
+        monkeypatch.setattr(danger_filling, "_unfilled", None)
+        assert filling.fill(FILL_S) == 0
+
+    def test_migrated_registry_is_filled_in_parts(
         self, mixed: World, hubs: Hubs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cloud.hub.registry.danger_columns.JUDGED_AT_ONCE", 2)
-        monkeypatch.setattr("cloud.hub.registry.danger_columns.JUDGED_IN_A_LOOK", 4)
         del hubs
-        mixed.place.execute("UPDATE gateways SET judged_at = 0, refusing = :no", no=False)
-        with contextlib.closing(Hubs(mixed.place.url, HERE)) as after_start:
-            assert [after_start.judge() for _ in range(3)] == [4, 1, 0]
+        monkeypatch.setattr(danger_filling, "FILLED_AT_ONCE", 2)
+        mixed.place.execute("UPDATE gateways SET judged_at = NULL, refusing = :no", no=False)
+        times = itertools.chain([0.0, 1.0], itertools.repeat(2.0))
+        with contextlib.closing(DangerFilling(mixed.place.url, HERE, lambda: next(times))) as filling:
+            assert filling.fill(1.0) == 2, "its time is over"
+            filling_on = DangerFilling(mixed.place.url, HERE)
+            assert filling_on.fill(FILL_S) == 3
+            filling_on.close()
         assert mixed.names()[0] == "full"
 
-    def test_changes_of_last_seen_keep_the_columns(self, mixed: World, hubs: Hubs) -> None:
+    def test_changes_of_last_seen_keep_the_columns(self, mixed: World, filling: DangerFilling) -> None:
         key = ("default", "full")
         mixed.registry.directory.seen({key: NOW_US + 5})
         assert mixed.column("full", "judged_at") == NOW_US + 5
@@ -433,9 +588,10 @@ class TestColumns:
         self.older_hub_writes(mixed, 7)
         mixed.registry.directory.seen({key: NOW_US + 8})
         assert mixed.column("full", "judged_at") == NOW_US + 6, "an older hub has written in between"
-        assert hubs.judge() == 2
+        assert filling.fill(FILL_S) == 2
 
-    def test_unreadable_observations_of_a_newer_program_order_nothing(self, mixed: World, hubs: Hubs) -> None:
+    def test_unreadable_observations_of_a_newer_program_order_nothing(self, mixed: World) -> None:
+        assert danger_of_status({"room_hours": {"value": 1}}) == DangerFigures()
         mixed.registry.directory.seen({("default", "full"): NOW_US + 1}, {("default", "full"): '{"status": 7}'})
         assert mixed.column("full", "oldest_at") == NO_TIME_US
         assert mixed.names(GatewayQuery(state="refusing")) == []
