@@ -172,12 +172,6 @@ class Emulated:
                 answer = next(each for line in answers if "event" not in (each := json.loads(line)))
                 assert "return" in answer, answer
 
-    def switch_off(self) -> None:
-        """Press the power button, and wait until the machine has powered itself off."""
-        self.control(("system_powerdown", {}))
-        wait_until(lambda: self._process.poll() is not None, timeout_s=BOOT_S, what="it powers itself off", every_s=1)
-        assert self._process.returncode == 0, self.told[-2000:]
-
     def cut_off(self) -> None:
         """Cut the power (SIGKILL)."""
         self._process.kill()
