@@ -107,7 +107,8 @@ def test_answer_counts_once_and_only_in_its_browser(gateway: Waypost) -> None:
     person, other = Person(gateway), Person(gateway)
     answer = person.answer()
     assert other.finish(answer) == "/#sign-in=state"  # a link that a stranger sends
-    assert person.finish(answer) == "/"
+    assert person.finish(f"{CALLBACK}?code=a&state=b") == "/#sign-in=state", "one that a stranger has made"
+    assert person.finish(answer) == "/", "the sign-in went on"
     assert person.finish(answer) == "/#sign-in=state"
     changed = person.answer().replace("state=", "state=x")
     assert person.finish(changed) == "/#sign-in=state"

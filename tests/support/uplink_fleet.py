@@ -75,7 +75,7 @@ class FleetGateway:
         self.live = UplinkPlace(self.uplink.live, self.name, "plant/2")
         reports = Reports()
         self.dialer = Dialer(
-            [PeerEndpoint("localhost", port, tls is not None) for port in ports],
+            [PeerEndpoint("127.0.0.1" if tls is None else "localhost", port, tls is not None) for port in ports],
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,

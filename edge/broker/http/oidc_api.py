@@ -72,12 +72,17 @@ class _OidcApi:
 
     async def finish(self, request: Request) -> Response:
         try:
-            flow = self._flow()
-            person, pending = await self._signed_in(request, flow)
+            flow, pending = self._flow(), self._answered(request)
+        except SignInFailed as failed:
+            return self._failed(request, failed)
+        try:
+            person = await self._signed_in(request, flow, pending)
             token, session = await self._open(person, pending)
             session.signed_in_at_issuer(person.id_token)
         except SignInFailed as failed:
-            return self._failed(request, failed)
+            response = self._failed(request, failed)
+            self._access.cookie.remove_sign_in(request, response)
+            return response
         if self._access.keeper is not None:
             await self._access.keeper.keep_renewal(session, person)
         if person.refresh_token:
@@ -103,18 +108,24 @@ class _OidcApi:
             raise SignInFailed(SignInFault.TOKEN, "the user has changed")
         return opened
 
-    async def _signed_in(self, request: Request, flow: PersonSignIn) -> tuple[SignedInPerson, PendingSignIn]:
-        """Verify an answer of the issuer. Raises SignInFailed."""
-        query, pending = request.query_params, PendingSignIn.of_cookie(self._access.cookie.sign_in(request) or "")
-        code, state = (query.get(name, "")[:_ANSWER_CHARACTERS_MAX] for name in ("code", "state"))
+    def _answered(self, request: Request) -> PendingSignIn:
+        """Return the sign-in that an answer belongs to. Raises SignInFailed; the sign-in of the browser then goes on,
+        because any site can make such a link."""
+        pending = PendingSignIn.of_cookie(self._access.cookie.sign_in(request) or "")
+        state = request.query_params.get("state", "")[:_ANSWER_CHARACTERS_MAX]
         if pending is None or not pending.is_answered_by(state):
             raise SignInFailed(SignInFault.STATE, "the answer belongs to no sign-in of this browser")
+        return pending
+
+    async def _signed_in(self, request: Request, flow: PersonSignIn, pending: PendingSignIn) -> SignedInPerson:
+        """Verify an answer of the issuer. Raises SignInFailed."""
+        query = request.query_params
+        code = query.get("code", "")[:_ANSWER_CHARACTERS_MAX]
         if query.get("iss", flow.configuration.issuer) != flow.configuration.issuer:
             raise SignInFailed(SignInFault.STATE, "the answer is that of another issuer")
         if "error" in query or not code:
             raise SignInFailed(SignInFault.DENIED, f"the issuer answered {query.get('error', '')[:60]!r}")
-        person = await flow.exchange(code, _redirect_uri(request), pending.verifier, pending.nonce)
-        return person, pending
+        return await flow.exchange(code, _redirect_uri(request), pending.verifier, pending.nonce)
 
     def resume(self, session: BrowserSession, refresh_token: str) -> None:
         """Keep the rights of a session those that the issuer gives, until it ends."""
@@ -176,9 +187,7 @@ class _OidcApi:
         log.warning("sign-in by the issuer refused: from=%s: %s", remote_host(request) or "-", failed)
         if self._access.gate is not None and failed.fault is SignInFault.TOKEN:
             self._access.gate.failed(remote_host(request), "", "", RefusalCause.TOKEN)
-        response = RedirectResponse(f"/#sign-in={quote(failed.fault.value)}", 303, headers=_NOT_KEPT)
-        self._access.cookie.remove_sign_in(request, response)
-        return response
+        return RedirectResponse(f"/#sign-in={quote(failed.fault.value)}", 303, headers=_NOT_KEPT)
 
 
 def _redirect_uri(request: Request) -> str:

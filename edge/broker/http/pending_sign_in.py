@@ -1,8 +1,9 @@
 """A sign-in in progress at an issuer, as the cookie of its browser holds it.
 
 The cookie has one secret. State, nonce and code verifier are made from it, so the answer of the issuer fits only the
-browser that began, and the verifier is in no address. The node keeps nothing: a sign-in survives a restart, any hub on
-the same registry can finish it, and beginning many costs no memory. The browser forgets the cookie after
+browser that began, and the verifier is in no address. Who reads a callback without TLS has both code and verifier, so
+an issuer should know consoles by their https addresses only. The node keeps nothing: a sign-in survives a restart, any
+hub on the same registry can finish it, and beginning many costs no memory. The browser forgets the cookie after
 `OIDC_SIGN_IN_S` and with the answer; that a code counts once is the issuer's duty (RFC 6749 section 4.1.2).
 """
 

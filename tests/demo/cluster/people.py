@@ -93,20 +93,27 @@ class Person:
             raise DemoError(f"the sign-in of {self.name} ended at {page}")
 
     async def gateways(self, root: str) -> int:
-        """Return the number of gateways that the hub with this address shows."""
+        """Return the number of gateways that the hub with this address shows. Raises DemoError for an answer that is
+        neither the list nor "not allowed"."""
         found = await self._get(root, "/api/v1/gateways")
+        self._require(found, httpx.codes.OK, httpx.codes.FORBIDDEN)
         return len(found.json()["gateways"]) if found.status_code == httpx.codes.OK else 0
 
     async def may_change(self, root: str) -> bool:
-        """Return True if the hub with this address makes a token for a new gateway."""
+        """Return True if the hub with this address makes a token for a new gateway. Raises DemoError as `gateways`."""
         headers = {"Host": urlsplit(self._balancer).netloc, "Origin": self._balancer.rstrip("/")}
         made = await self._browser.post(f"{root}api/v1/tokens", json={}, headers=headers)
+        self._require(made, httpx.codes.CREATED, httpx.codes.FORBIDDEN)
         return made.status_code == httpx.codes.CREATED
 
     async def _get(self, root: str, target: str) -> httpx.Response:
         """Request a page of one hub under the name of the load balancer, as if that had chosen the hub."""
         headers = {"Host": urlsplit(self._balancer).netloc}
         return await self._browser.get(f"{root.rstrip('/')}{target}", headers=headers)
+
+    def _require(self, answer: httpx.Response, *expected: int) -> None:
+        if answer.status_code not in expected:
+            raise DemoError(f"{answer.url} answered {self.name} with {answer.status_code}", answer.text[:2_000])
 
     def _led_to(self, answer: httpx.Response) -> str:
         if not answer.is_redirect:
