@@ -181,7 +181,7 @@ def package(
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate (PEM) that gateways store. Without --key: `waypost image sign` signs elsewhere.",
+    help="Certificate (PEM) that gateways store. Without --key: then sign with `waypost image sign`.",
 )
 @debian_option
 @trust_option
@@ -280,7 +280,7 @@ def cve(sbom: Path, cve_data: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate (PEM) that gateways have. Without --key: `waypost image sign` signs elsewhere.",
+    help="Certificate (PEM) that gateways have. Without --key: then sign with `waypost image sign`.",
 )
 @debian_option
 @trust_option
@@ -344,7 +344,7 @@ def bundle(
 @image.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
-    "--built-by",
+    "--builder-certificate",
     "builder",
     required=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -362,23 +362,39 @@ def bundle(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Certificate of that key (PEM), which gateways have.",
 )
+@click.option(
+    "--trusts",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Certificate that the systems have to trust (PEM), for a change of the key; name all.  "
+    "[default: --certificate]",
+)
 @into_option
 @click.option(
     "--url", metavar="URL", help="URL of the folder of the bundles, or `hub:`; also writes the `System` resource."
 )
-def sign(files: tuple[Path, ...], builder: Path, key: Path, certificate: Path, out: Path, url: str | None) -> None:
+def sign(
+    files: tuple[Path, ...],
+    builder: Path,
+    key: Path,
+    certificate: Path,
+    trusts: tuple[Path, ...],
+    out: Path,
+    url: str | None,
+) -> None:
     """Sign what another machine has built.
 
     The key stays on a machine without a network, and the building machine has its certificate only. FILES are checksums
     of images (X.sha256, with the image's files next to them) and bundles (X.raucb, with X.raucb.blocks). The building
-    machine's signature and all checksums are verified before.
+    machine's signature and all checksums are verified before. So is which keys gateways with these systems will trust:
+    exactly those of --trusts, and never the building machine's.
 
     \b
     The building machine, with the certificate of the key:
       sudo waypost image build --board pi4 --certificate release.pem --out ./cards
       sudo waypost image bundle --certificate release.pem --out ./cards
     The machine with the key; builder.pem is development-key/certificate.pem of the builder's cache:
-      waypost image sign cards/*.sha256 cards/*.raucb --built-by builder.pem \\
+      waypost image sign cards/*.sha256 cards/*.raucb --builder-certificate builder.pem \\
         --key key.pem --certificate release.pem --out ./signed
     """
     import tempfile
@@ -395,9 +411,9 @@ def sign(files: tuple[Path, ...], builder: Path, key: Path, certificate: Path, o
     check_target(out)
     check_files(files, out)
     keys = signing.load_keys(Path(), key, certificate)
-    signing.require_certificate(builder)
+    signing.require_other_keys(builder, (certificate, *trusts))
     with tempfile.TemporaryDirectory(prefix="waypost-sign-") as work:
-        signer = ReleaseSigner(keys, builder, Path(work))
+        signer = ReleaseSigner(keys, builder, Path(work), trusts)
         bundles = [signer.sign_bundle(file) for file in files if file.suffix == BUNDLE]
         signatures = [signer.sign_checksums(file) for file in files if file.suffix != BUNDLE]
         for made in bundles:
@@ -471,6 +487,9 @@ def _say_who_signs(key: Path | None, certificate: Path | None) -> None:
     if certificate is not None and key is None:
         words = "signed with the test key of this machine, which gateways of these images refuse"
         click.echo(f"  {words}: see `waypost image sign --help`", err=True)
+    elif key is None:
+        words = "for trials: gateways of these images trust the test key of this machine"
+        click.echo(f"  {words}; for releases name --certificate", err=True)
 
 
 def _require_fetchable(url: str | None) -> None:

@@ -63,14 +63,28 @@ def write_text(target: Path, text: str) -> Path:
 
 
 def _write_new(target: Path, write: Callable[[Path], object]) -> Path:
-    """Write a new file next to the target and rename it to the target. Raises ImageError."""
+    """Write a new file next to the target and rename it to the target. Raises ImageError.
+
+    Both are on the disk then, as the folder may be on a stick that is removed next.
+    """
     fresh = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write(fresh)
+        _sync(fresh)
         fresh.replace(target)
+        _sync(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise ImageError(f"{target}: {error.strerror}") from None
     return target
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

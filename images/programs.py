@@ -42,6 +42,7 @@ DEBIAN: Final = {
     "rauc": "rauc",
     "readelf": "binutils",
     "strip": "binutils",
+    "unsquashfs": "squashfs-tools",
 }
 """Debian package of each program."""
 

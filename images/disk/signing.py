@@ -62,12 +62,23 @@ def load_keys(cache: Path, key: Path | None, certificate: Path | None, trusted: 
     if certificate is not None:
         require_certificate(certificate)
     own = _load_development_keys(cache / "development-key")
+    if certificate is not None:
+        require_other_keys(own.certificate, (certificate, *trusted))
     return own._replace(trusted=tuple(trusted), release=certificate)
 
 
 def require_certificate(file: Path) -> None:
     """Raise ImageError unless a file has one certificate (PEM), and no private key."""
     _read_certified_key(file)
+
+
+def require_other_keys(builder: Path, certificates: Sequence[Path]) -> None:
+    """Raise ImageError if a certificate that gateways have to trust is that of a building machine's test key."""
+    test_key = _read_certified_key(builder)
+    for each in certificates:
+        if _read_certified_key(each) == test_key:
+            words = f"{each} is of the test key of the building machine, which gateways must not trust"
+            raise ImageError(words, hint="name the certificate of the key that signs releases", code=USAGE)
 
 
 def _read_certified_key(file: Path) -> str:

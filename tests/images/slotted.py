@@ -103,9 +103,13 @@ class Slotted:
             process.wait(60)
 
 
-def make_system(folder: Path) -> Path:
-    """Make a root file system as `images.disk.building.build_system` leaves it; return its folder."""
-    (folder / "root").mkdir(parents=True)
+def make_system(folder: Path, keyring: bytes = b"") -> Path:
+    """Make a root file system as `images.disk.building.build_system` leaves it; return its folder.
+
+    `keyring`: certificates that the system trusts.
+    """
+    (folder / "root/etc/rauc").mkdir(parents=True)
+    (folder / "root/etc/rauc/keyring.pem").write_bytes(keyring)
     (folder / "root" / "content").write_bytes(os.urandom(3 << 20))
     filesystem.make(
         folder / "root.ext4", folder / "root", mebibytes=MIB, label="waypost-root", date=0, journal=False,

@@ -100,12 +100,11 @@ def test_old_key_introduces_the_new_one(
     assert accepted == {"before": [by_old], "between": [by_old, by_new], "after": [by_new]}
 
 
-def test_bundle_of_a_key_that_is_elsewhere_is_accepted_once_it_is_signed(
-    slotted: Slotted, system: Path, tmp_path: Path
-) -> None:
+def test_bundle_of_a_key_that_is_elsewhere_is_accepted_once_it_is_signed(slotted: Slotted, tmp_path: Path) -> None:
     """The building machine has the certificate of the release only; gateways refuse its own key."""
     release = signing.load_keys(tmp_path / "release", None, None)
     builder = signing.load_keys(tmp_path / "builder", None, release.certificate)
+    system = make_system(tmp_path / "trusting", builder.keyring)
     made = packed(system, builder, "0.2.0")
     write_index(made, system / "root.ext4")
     slotted.trust(builder)
