@@ -18,8 +18,8 @@ EXTENDED = "extended"
 
 
 def workers_for(processors: int) -> int:
-    """Return the number of workers: one more than processors, as many tests wait for processes and time-outs."""
-    return processors + 1
+    """Return the number of workers: two more than processors, as many tests wait for processes and time-outs."""
+    return processors + 2
 
 
 def arguments_of(words: Sequence[str]) -> list[str]:

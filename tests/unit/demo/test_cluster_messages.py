@@ -12,7 +12,7 @@ from cloud.hub.messaging.settings import address_of
 from tests.demo.cluster import programs
 from tests.demo.cluster.application import CommandAccount
 from tests.demo.cluster.launching import Launcher
-from tests.demo.cluster.messages import COMMANDS, DEAD, OUTCOMES, MessageBroker, definitions
+from tests.demo.cluster.messages import COMMANDS, COPIES_MAX, DEAD, OUTCOMES, MessageBroker, definitions
 from tests.demo.cluster.programs import Programs, RabbitPrograms
 from tests.demo.processes import Children
 
@@ -21,7 +21,7 @@ RABBIT = RabbitPrograms(Path("/server"), Path("/epmd"))
 
 @pytest.fixture
 def broker(tmp_path: Path) -> MessageBroker:
-    found = Programs(Path("/haproxy"), Path("/postgresql"), Path("/setpriv"), RABBIT)
+    found = Programs(Path("/haproxy"), Path("/postgresql"), Path("/setpriv"), RABBIT, None)
     return MessageBroker(tmp_path / "rabbitmq", Launcher(Children(tmp_path), found), RABBIT)
 
 
@@ -41,7 +41,15 @@ def test_full_queue_refuses_and_a_refused_command_is_kept() -> None:
     assert policy["definition"]["overflow"] == "reject-publish"
     assert policy["definition"]["dead-letter-routing-key"] == DEAD
     assert not re.search(policy["pattern"], DEAD), "it keeps what it has"
-    assert {each["arguments"]["x-queue-type"] for each in found["queues"]} == {"quorum"}
+    assert {each["arguments"].get("x-queue-type") for each in found["queues"] if each["durable"]} == {"quorum"}
+
+
+def test_live_copies_beyond_the_limit_drop_the_oldest() -> None:
+    found = definitions()
+    [copies] = [each for each in found["queues"] if not each["durable"]]
+    assert copies["arguments"] == {"x-max-length": COPIES_MAX, "x-overflow": "drop-head"}
+    assert not re.search(found["policies"][0]["pattern"], copies["name"]), "a sender is never refused"
+    assert {each["destination"] for each in found["bindings"]} == {copies["name"]}
 
 
 @pytest.mark.parametrize(
