@@ -9,7 +9,6 @@ contain secrets. Requests without a user change nothing and are left out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import sqlalchemy as sa
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloud.hub.changes import CHANGE, NotedChange
+from cloud.hub.ended_task import end_task
 from cloud.hub.limits import (
     AUDIT_CHECK_S,
     AUDIT_CLEANUP_S,
@@ -111,10 +111,7 @@ class HubAudit:
     async def close(self) -> None:
         """Write what waits, and close the registry. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         await self._write()
         registry, self._registry = self._registry, None
         reader, self._reader = self._reader, None

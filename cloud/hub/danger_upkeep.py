@@ -6,13 +6,13 @@ It may wait for landings of other hubs, so it is apart from the looks by which a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import sqlalchemy as sa
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.registry.danger_filling import DangerFilling
 from cloud.lake.faults import RegistryError
 
@@ -44,10 +44,7 @@ class DangerUpkeep:
     async def close(self) -> None:
         """Stop. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         filling, self._filling = self._filling, None
         if filling is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, filling.close)

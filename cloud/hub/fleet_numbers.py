@@ -38,7 +38,7 @@ connection to the registry on them, while pages are open."""
 NEVER_LISTED_MAX: Final = 10_000
 """Gateways of a list that have never connected, the last ones enrolled: 3 MB."""
 SLOW_S: Final = 2.0
-"""Time of a read from which the result before it is shown meanwhile, and the longest wait for it otherwise."""
+"""Time of a read from which the result before it is shown in the meantime, and the longest wait for it otherwise."""
 SHOWN_S: Final = 60.0
 """Age up to which a result is shown while it is read again, or cannot be; slow reads have twice their usual pause."""
 TROUBLES_MAX: Final = 2_000

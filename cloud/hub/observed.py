@@ -13,8 +13,8 @@ import msgspec
 NO_TIME_US: Final = 1 << 62
 """Time in the place of an unknown one: after all others. UTC microseconds of any calendar are far below."""
 RECENT_US: Final = 60 * 1_000_000
-"""Age up to which the oldest waiting message of a gateway is not told apart: it changes with each report of a gateway
-that sends, and each change of an ordered column is a change of its indexes too."""
+"""Age up to which the oldest waiting message of a gateway does not count as old: it changes with each report of a
+gateway that sends, and each change of an ordered column is a change of its indexes too."""
 ROOM_HOURS_MAX: Final = 1_000_000.0
 """Hours of room beyond which a report counts as this many: a century."""
 ROOM_STEP: Final = 0.05
@@ -46,7 +46,7 @@ class DangerFigures(NamedTuple):
     refusing: bool = False
     """The card is full."""
     oldest_at: int = NO_TIME_US
-    """Arrival of the oldest waiting message; not told for one younger than `RECENT_US`."""
+    """Arrival of the oldest waiting message; unknown for one younger than `RECENT_US`."""
     full_at: int = NO_TIME_US
     """Time at which the card is full if nothing is sent."""
     waiting: int = 0
@@ -56,7 +56,7 @@ class DangerFigures(NamedTuple):
 
     @property
     def kind(self) -> tuple[bool, bool]:
-        """Return what tells conditions apart: whether it refuses messages, and whether some have waited for long."""
+        """Return what conditions depend on: whether it refuses messages, and whether some have waited for long."""
         return self.refusing, self.oldest_at < NO_TIME_US
 
 

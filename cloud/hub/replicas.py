@@ -18,6 +18,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.elsewhere import ElsewhereGateways, ElsewhereLook, compare
+from cloud.hub.ended_task import end_task
 from cloud.hub.fleet import FleetState
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
@@ -104,10 +105,7 @@ class HubReplicas:
     async def close(self) -> None:
         """Write that this hub has stopped, and close the registry. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         registry, self._registry = self._registry, None
         if registry is not None:
             loop = asyncio.get_running_loop()

@@ -7,7 +7,6 @@ before are moved to the registry at the first start with it, if the registry has
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.limits import USERS_CHECK_INTERVAL_S
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.users import RegistryUsers
@@ -102,10 +102,7 @@ class SharedUsers:
     async def stop(self) -> None:
         """Stop following, and close the registry. Idempotent."""
         watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+        await end_task(watching)
         store, self._store = self._store, None
         if store is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, store.close)

@@ -35,6 +35,7 @@ from cloud.hub.alerts.limits import (
 )
 from cloud.hub.alerts.measures import SHARED_RULES, AlertReadings, HubMeasures
 from cloud.hub.alerts.receivers import Notification, NotificationFailed, PingSettings, send, settings_of
+from cloud.hub.ended_task import end_task
 from cloud.hub.registry.alerts import (
     FIRING,
     AlertRecord,
@@ -139,9 +140,7 @@ class HubAlerts:
         """Stop, and close the registry. Idempotent."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
         registry, self._registry = self._registry, None
         if registry is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)

@@ -8,7 +8,6 @@ is not repeated.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from cloud.hub.campaigns.limits import (
     SETTLING_S,
     STEPS_AT_ONCE_MAX,
 )
+from cloud.hub.ended_task import end_task
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
 from cloud.hub.registry.campaigns import Campaigns
 from cloud.hub.registry.database import Database
@@ -77,10 +77,7 @@ class HubCampaigns:
     async def close(self) -> None:
         """Close the registry. Idempotent."""
         advancing, self._advancing = self._advancing, None
-        if advancing is not None:
-            advancing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await advancing
+        await end_task(advancing)
         await self._looker.close()
         await self._reader.close()
         await self._writer.close()

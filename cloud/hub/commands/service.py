@@ -8,7 +8,6 @@ it is repeated: an application gets it twice rather than never.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -36,6 +35,7 @@ from cloud.hub.commands.limits import (
     WAITING_MAX,
 )
 from cloud.hub.commands.news import has_news, read_news
+from cloud.hub.ended_task import end_task
 from cloud.hub.labels import LabelSelector
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import (
@@ -168,9 +168,7 @@ class HubCommands:
         """Stop polling and close the registry. Idempotent."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
         registry, self._registry = self._registry, None
         if registry is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)

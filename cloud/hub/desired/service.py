@@ -25,6 +25,7 @@ from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.desired.making import ConfigurationTables, make_context
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
@@ -134,9 +135,7 @@ class DesiredConfigurations:
     async def close(self) -> None:
         """Stop polling and close the registry. Idempotent."""
         for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
         self._tasks = []
         registry, self._registry = self._registry, None
         if registry is not None:

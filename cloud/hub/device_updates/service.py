@@ -9,7 +9,6 @@ and do not wait for queries.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections import deque
@@ -21,6 +20,7 @@ import sqlalchemy as sa
 from bridge.batch import Batch
 from cloud.hub.device_updates.limits import BATCHES_AT_ONCE, QUERIES_MAX
 from cloud.hub.device_updates.reading import has_reports, read_reports
+from cloud.hub.ended_task import end_task
 from cloud.hub.limits import TENANT_DEVICE_UPDATES_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateCount, UpdateFilter, UpdateKey
@@ -89,10 +89,7 @@ class HubDeviceUpdates:
     async def close(self) -> None:
         """Close the registry; reports that are not stored come again. Idempotent."""
         storing, self._storing = self._storing, None
-        if storing is not None:
-            storing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await storing
+        await end_task(storing)
         await self._reader.close()
         await self._writer.close()
 

@@ -6,7 +6,6 @@ It needs no listener and no lake: requests come through the registry. Several of
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import OwnAuthority, RevokedCertificate
 from cloud.hub.enrolment.limits import (
     AUTHORITY_PUBLISHED_S,
@@ -166,10 +166,7 @@ class AuthorityService:
     async def close(self) -> None:
         """End after the current turn. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         turn, self._turn = self._turn, None
         if turn is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, turn.close)

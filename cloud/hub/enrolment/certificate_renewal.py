@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import new_key
 from cloud.hub.enrolment.files import AuthorityFileError, ServerCertificate
 from cloud.hub.enrolment.limits import AUTHORITY_AWAITED_S, DELEGATED_KEY_RETRY_S
@@ -90,10 +91,7 @@ class CertificateRenewal:
     async def close(self) -> None:
         """End a renewal in progress. Idempotent."""
         task, self._renewing = self._renewing, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
 
     async def _renew_due(self, remote: RemoteAuthority) -> None:
         try:

@@ -7,7 +7,6 @@ authority that copies names from requests would certify anything for the holder 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, RefusalReason
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import key_id
 from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.enrolment.limits import AUTHORITIES_FETCHED_S, EST_AT_ONCE_MAX
@@ -89,10 +89,7 @@ class Registration:
     async def stop(self) -> None:
         """Stop fetching. Idempotent."""
         watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+        await end_task(watching)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     # --- the gateways -----------------------------------------------------------------------------------------------

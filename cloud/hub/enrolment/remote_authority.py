@@ -7,7 +7,6 @@ While the authority is away, gateways continue with the certificates that they h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -22,6 +21,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from bridge.enrolment import RefusalReason
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import KnownAuthority, PublicKey, key_id, read_request
 from cloud.hub.enrolment.limits import (
     AUTHORITY_ABSENT_S,
@@ -110,10 +110,7 @@ class RemoteAuthority:
     async def close(self) -> None:
         """End what waits, and close the registry. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         for future in self._waited.values():
             if not future.done():
                 future.set_exception(NotSigned("the hub stops"))

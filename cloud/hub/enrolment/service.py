@@ -28,6 +28,7 @@ from bridge.enrolment import (
     digest,
     secret_of,
 )
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import (
     Authority,
@@ -172,10 +173,7 @@ class Enrolment:
     async def close(self) -> None:
         """Stop polling and close the registry. Idempotent."""
         watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+        await end_task(watching)
         if self._registration is not None:
             await self._registration.stop()
         registry, self._registry = self._registry, None

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.events.limits import GATEWAY_PROBLEMS_MAX, PROBLEMS_AT_ONCE_MAX, PROBLEMS_INTERVAL_S, PROBLEMS_REPEAT_S
 from cloud.hub.groups import Key
 from cloud.hub.registry.problem_reader import ProblemReader
@@ -73,10 +74,7 @@ class ProblemRecorder:
     async def close(self) -> None:
         """Close the registry. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         registry, self._registry = self._registry, None
         if registry is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)

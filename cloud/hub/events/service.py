@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.events.limits import (
     EVENTS_CLEANUP_S,
     EVENTS_INTERVAL_S,
@@ -70,9 +71,7 @@ class HubEvents:
         tasks, self._tasks = [*self._tasks, *([self._following] if self._following is not None else ())], []
         self._following = None
         for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
         written, self._log = self._log, None
         reader, self._reader = self._reader, None
         loop = asyncio.get_running_loop()

@@ -7,7 +7,6 @@ again by its gateway.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -21,6 +20,7 @@ from bridge import plain
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.landing_receipt import ReceiptAnswer, ReceiptRequest
+from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.files import AuthorityFileError
 from cloud.hub.enrolment.remote_authority import NotSigned
 from cloud.hub.groups import Key
@@ -69,9 +69,7 @@ class ReceiptService:
     async def close(self) -> None:
         """Drop the requests in progress. Idempotent."""
         for task in list(self._tasks):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
 
     # --- DownlinkSource -----------------------------------------------------------------------------------------------
 

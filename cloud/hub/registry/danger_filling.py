@@ -45,7 +45,7 @@ class _Pass:
     place: Key | None = None
     """Last gateway."""
     left: bool = False
-    """Some rows have changed meanwhile, and need another pass."""
+    """Some rows have changed during it, and need another pass."""
 
 
 class DangerFilling:
@@ -56,7 +56,7 @@ class DangerFilling:
         """`hub`: writer id of this hub; `clock`: monotonic seconds."""
         self._database = Database(url)
         self._reading = Database(url, reading=True)
-        """It would conflict with each landing otherwise."""
+        """Reads on a connection of its own; on the other one they would conflict with each landing."""
         self._hub = hub
         self._clock = clock
         self._older: OlderHubs | None = None

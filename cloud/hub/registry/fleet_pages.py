@@ -88,7 +88,7 @@ class FleetFilter(NamedTuple):
 
     @property
     def searches(self) -> bool:
-        """Return whether only a search tells how many there are."""
+        """Return whether only a search can count them."""
         return bool(self.part) or self.selector is not None
 
     @property
@@ -114,7 +114,7 @@ class FleetSection(NamedTuple):
     conditions: Sequence[sa.ColumnElement[bool]]
     columns: Sequence[sa.ColumnElement[Any]]
     never: bool = False
-    """It is that of the gateways that have never connected, which have no row."""
+    """The part of the gateways that have never connected, which have no row."""
     least: int | None = None
     """Lowest value of the first column, one more condition; None without."""
     most: int | None = None
@@ -300,7 +300,7 @@ def _behind(
     wanted: FleetFilter, columns: Sequence[sa.ColumnElement[Any]], after: Sequence[PlaceValue]
 ) -> sa.ColumnElement[bool]:
     """Return the condition of rows behind a place. The tenant of a list of one tenant is left out, as its indexes do;
-    it tells nothing unless the place is from the list of all."""
+    it excludes nothing unless the place is from the list of all."""
     pairs = list(zip(columns, after, strict=True))
     if wanted.tenant is not None:
         pairs = [each for each in pairs if each[0] is not gateways.c.tenant or each[1] != wanted.tenant]

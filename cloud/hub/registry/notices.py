@@ -9,13 +9,13 @@ commit. A registry in SQLite has one hub, and sends none.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cloud.hub.ended_task import end_task
 from cloud.hub.limits import NOTICES_GATHER_S, NOTICES_RETRY_S
 from cloud.hub.registry.dialects import connection_limits
 from cloud.hub.registry.location import POSTGRESQL, redact_url
@@ -110,10 +110,7 @@ class ChangeNotices:
     async def stop(self) -> None:
         """Stop listening. Idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
 
     def pass_on(self, topic: str) -> None:
         """Give the hints of a topic; unknown ones are those of a newer program."""
