@@ -21,7 +21,6 @@ from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.observed import ObservedState, decode_observed
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.takeovers import Takeovers
-from cloud.hub.tenants import Tenants
 from cloud.lake.lake import TableRefusal
 from cloud.lake.rows import ReceivedBatch
 
@@ -130,10 +129,6 @@ class TenantFigures:
     rate: Rate = field(default_factory=Rate)
 
 
-class FleetFull(Exception):
-    """The limit of gateways of the hub or the tenant is reached; the message is for the gateway."""
-
-
 @dataclass(slots=True)
 class FleetState:
     """Gateways and totals of a hub."""
@@ -151,10 +146,11 @@ class FleetState:
     """Gateways connected to this hub."""
     hub: str = ""
     """Writer id of this hub."""
+    left_out: bool = False
+    """Some known gateways are not in memory: there are more than `GATEWAYS_MAX`."""
     hub_names: Mapping[str, str] = field(default_factory=dict)
     """Names of the hubs of the registry, by writer id."""
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
-    quotas: Tenants = field(default_factory=Tenants)
     _landed_of_forgotten: dict[Key, int] = field(default_factory=dict)
     """Messages in the lake of forgotten gateways; they count again when a gateway returns."""
     _moved: dict[Key, GatewayRecord] = field(default_factory=dict)
@@ -172,6 +168,7 @@ class FleetState:
         last_here = here is not None and here.hub == self.hub and record.writer in (None, self.hub)
         if here is not None and (here.session is not None or last_here):
             here.landed = max(here.landed, record.landed)
+            here.first_seen = min(here.first_seen, record.first_seen)
             return here
         gateway = GatewayState(
             record.tenant,
@@ -195,6 +192,7 @@ class FleetState:
         """Load the `GATEWAYS_MAX` gateways of the registry seen last. `forgotten`: messages in the lake of forgotten
         gateways."""
         self._landed_of_forgotten = dict(forgotten or {})
+        self.left_out = len(records) > GATEWAYS_MAX
         newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
         for record in newest:
             gateway = self._add(record)
@@ -219,6 +217,7 @@ class FleetState:
             if gateway is None:
                 if len(self.gateways) >= GATEWAYS_MAX:
                     self.unsettled.add(key)
+                    self.left_out = True
                     continue
                 gateway = self._add(record)
             self._moved.pop(key, None)
@@ -257,13 +256,9 @@ class FleetState:
         gateway.connected = connected
 
     def connect(self, session: GatewaySession, now_us: int) -> GatewaySession | None:
-        """Record a new connection; return the one it replaces, if any. Raises `FleetFull`."""
+        """Record a new connection; return the one it replaces, if any."""
         gateway = self.gateways.get(session.key)
         if gateway is None:
-            if len(self.gateways) >= GATEWAYS_MAX:
-                raise FleetFull("this hub has its maximum number of gateways")
-            if self.tenant(session.tenant).known >= self.quotas.of(session.tenant).gateways:
-                raise FleetFull(self.quotas.count_refusal(session.tenant, "gateways"))
             landed = self._landed_of_forgotten.pop(session.key, 0)
             gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us, landed=landed)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
@@ -286,6 +281,9 @@ class FleetState:
         self.unsettled.add(session.key)
         if (record := self._moved.pop(session.key, None)) is not None:
             self._take_over(gateway, record, connected=True)
+        elif session.refused or len(self.gateways) > GATEWAYS_MAX:
+            self._remove(gateway)
+            self.left_out = self.left_out or not session.refused
         return True
 
     def forget(self, key: Key, at_us: int) -> None:
@@ -294,10 +292,24 @@ class FleetState:
         if gateway is None or gateway.session is not None or gateway.last_seen >= at_us:
             return
         self._set_connected(gateway, connected=False)
-        del self.gateways[key]
         self.unsettled.add(key)
         if gateway.landed and len(self._landed_of_forgotten) < GATEWAYS_MAX:
             self._landed_of_forgotten[key] = gateway.landed
+        self._remove(gateway)
+
+    def refuse(self, key: Key) -> GatewaySession | None:
+        """Count a gateway as not known, because its tenant has no room for it; return the connection to close."""
+        gateway = self.gateways.get(key)
+        if gateway is None:
+            return None
+        if gateway.session is None:
+            self._remove(gateway)
+            return None
+        gateway.session.refused = True
+        return gateway.session
+
+    def _remove(self, gateway: GatewayState) -> None:
+        del self.gateways[gateway.tenant, gateway.name]
         self.tenants[gateway.tenant].known -= 1
 
     def count_connect(self, key: Key, now_s: float, every_s: float) -> int:
@@ -308,6 +320,10 @@ class FleetState:
             return 0
         times, gateway.connects, gateway.line_at_s = gateway.connects, 0, now_s
         return times
+
+    def may_know(self, key: Key) -> bool:
+        """Return whether a gateway is known, or may be: only the registry knows all."""
+        return self.left_out or key in self.gateways
 
     def record_seen(self, key: Key, now_us: int) -> None:
         """Record the time a gateway was last seen."""

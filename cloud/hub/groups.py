@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ class GatewaySession:
     """Epoch of the gateway's store, after the store was compared."""
     gone: bool = False
     """True after the connection ended or was replaced."""
+    refused: bool = False
+    """True after its tenant had no room for the gateway."""
 
     @property
     def key(self) -> Key:
@@ -195,5 +197,7 @@ class GroupReport:
     fault: str | None = None
     """Reason why part of the group failed."""
     versions: Mapping[str, int] = field(default_factory=dict)
+    refused: Collection[Key] = ()
+    """Gateways that have just connected, and that their tenants have no room for."""
     refusals: Mapping[str, TableRefusal] = field(default_factory=dict)
     """Tables that accept no rows now."""

@@ -59,7 +59,8 @@ class Lander:
         report = GroupReport()
         with self._attempt(group.entries, report):
             self.registry.directory.presence(group.presence)
-            group.presence = {}
+            came = [key for key, presence in group.presence.items() if presence.connects]
+            report.refused, group.presence = self.registry.directory.refused(came), {}
             self._release_fenced(group.entries)
         if report.fault is None:
             self._land_ledger(group, report, now_us)
@@ -135,9 +136,12 @@ class Lander:
                 entry.words = why
 
     def _release_fenced(self, entries: Sequence[QueueEntry]) -> None:
-        fenced = self.registry.directory.fenced({entry.session.key for entry in entries})
+        who = {entry.session.key for entry in entries}
+        refused, fenced = self.registry.directory.refused(who), self.registry.directory.fenced(who)
         for entry in entries:
-            if entry.session.key in fenced:
+            if entry.session.key in refused:
+                entry.verdict, entry.words = LandingOutcome.RELEASED, "its tenant has no room for the gateway"
+            elif entry.session.key in fenced:
                 entry.verdict, entry.words = LandingOutcome.RELEASED, "the gateway has connected to another hub"
 
     def _land_ledger(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
@@ -241,7 +245,9 @@ class Lander:
 
     def _land_rest(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
         with self._attempt((), report):
-            report.states, group.states = self._land_states(group.states, now_us), []
+            refused = self.registry.directory.refused({(row["tenant"], row["gateway"]) for row in group.states})
+            states = [row for row in group.states if (row["tenant"], row["gateway"]) not in refused]
+            report.states, group.states = self._land_states(states, now_us), []
         with self._attempt((), report):
             self.registry.directory.seen(group.seen, group.observed)
             group.seen, group.observed = {}, {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 GATEWAYS_MAX = 100_000
-"""Gateways in memory for the API (about 2 KB each); a new one beyond this is refused, because a hub is one process."""
+"""Gateways in memory for the alert rules (about 2 KB each), besides those that are connected to this hub. Those seen
+last are kept; the list of gateways, commands and quotas are about all gateways of the registry."""
 
 CONNECTIONS_MAX = 20_000
 """Open AMQP connections (about 8 KB each): one for each gateway, and room for old ones that have not timed out yet."""
@@ -36,7 +37,7 @@ TENANT_APPLICATIONS_MAX = 5_000
 """Default connections of one tenant's applications: a third, so that gateways find room."""
 
 TENANT_GATEWAYS_MAX = 75_000
-"""Default gateways of one tenant; a quarter of `GATEWAYS_MAX` is left for the others."""
+"""Default gateways of one tenant: three quarters of `GATEWAYS_MAX`, so that alerts about other tenants work too."""
 
 TENANT_STORED_BYTES_MAX = 1024 * 1024 * 1024
 """Default bytes that one tenant's applications store: they share the disk with registry and lake."""

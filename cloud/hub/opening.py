@@ -139,6 +139,7 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
             registry.commits.write_to(lake, partial(OlderCopyNotice(data).add, OlderCopySign.LAKE))
             registry.directory.mark_all_disconnected()
             known = registry.directory
+            known.admission.limit_to(lambda tenant: configuration.tenants.of(tenant).gateways)
             landing = Landing(lake, registry.commits)
             return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), lake.identity, own)
         except BaseException:

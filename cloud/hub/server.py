@@ -112,7 +112,6 @@ from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.stop_signals import StopSignals
 from cloud.hub.system_http import HubSystem, ends_at_in, ends_at_of, system_routes
-from cloud.hub.tenants import Tenants
 from cloud.hub.tenants_http import TenantsView, UsageView, tenant_routes
 from cloud.hub.usage import UsageRecorder
 from cloud.hub.users_http import user_routes
@@ -173,7 +172,7 @@ class HubServer:
         """Needs the running loop. `executor`: the thread that opened the data directory."""
         self._configuration, self._registry, self._executor = configuration, opened.registry, executor
         self._id = writer_id(configuration.data)
-        self._fleet = _make_fleet(opened.landing, configuration.tenants, self._id)
+        self._fleet = _make_fleet(opened.landing, self._id)
         self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
@@ -342,7 +341,7 @@ class HubServer:
             tenants=self._configuration.tenants,
             hint=self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS),
         )
-        self._interception = CommandInterception(knows)
+        self._interception = CommandInterception(self._fleet.may_know)
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
         """Sources of messages for gateways, by the address they receive them from."""
         if self._desired is not None:
@@ -705,8 +704,8 @@ def _user_file(users: FollowedUsers | SharedUsers | None) -> FollowedUsers | Non
     return users if isinstance(users, FollowedUsers) else None
 
 
-def _make_fleet(landing: Landing, quotas: Tenants, hub: str) -> FleetState:
-    return FleetState(versions=landing.versions, refusals=landing.refusals, quotas=quotas, hub=hub)
+def _make_fleet(landing: Landing, hub: str) -> FleetState:
+    return FleetState(versions=landing.versions, refusals=landing.refusals, hub=hub)
 
 
 def _desired_configurations(

@@ -37,7 +37,7 @@ from cloud.hub.documents import (
     presence_row,
     status_row,
 )
-from cloud.hub.fleet import FleetFull, FleetState
+from cloud.hub.fleet import FleetState
 from cloud.hub.groups import (
     ClockOffsetRows,
     GatewaySession,
@@ -165,12 +165,7 @@ class HubService:
         now_us = self._now_us()
         tenant, remote = self._introduced[intake]
         session = GatewaySession(tenant, gateway, remote)
-        try:
-            before = self._fleet.connect(session, now_us)
-        except FleetFull as full:
-            log.warning("gateway %s refused: %s", gateway, full)
-            intake.close("amqp:resource-limit-exceeded", str(full))
-            return
+        before = self._fleet.connect(session, now_us)
         self._sessions[intake], self._intakes[session] = session, intake
         self._pressure.add(intake)
         self._tenant_of(session).add(intake)
@@ -392,6 +387,8 @@ class HubService:
 
     def _reported(self, group: LandingGroup, report: GroupReport) -> None:
         """Record the results of a landed group; its answers follow."""
+        for key in report.refused:
+            self._refuse(key)
         self._fleet.landed(group, report, self._clock())
         if report.landed.rows:
             self._metrics.landing_seconds.observe(report.seconds)
@@ -399,6 +396,14 @@ class HubService:
             if tenant.pressed:
                 tenant.update()
         self._pressure.resume_decoding()
+
+    def _refuse(self, key: Key) -> None:
+        """Close the connection of a gateway that its tenant has no room for."""
+        session, why = self._fleet.refuse(key), self._quotas.count_refusal(key[0], "gateways")
+        if session is None:
+            return
+        log.warning("gateway %s refused: %s", session.gateway, why)
+        self._intakes[session].close("amqp:resource-limit-exceeded", why)
 
     def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
         session = self._sessions.get(intake)

@@ -93,6 +93,9 @@ class SimulatedDirectory:
     def gateways(self) -> list[GatewayRecord]:
         return []
 
+    def refused(self, who: Iterable[Key]) -> set[Key]:
+        return set()
+
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         self._database.end(self._database.transaction())
         generations = self._database.generations

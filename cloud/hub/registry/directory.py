@@ -12,6 +12,7 @@ from cloud.hub.registry import labels
 from cloud.hub.registry.danger_columns import danger_change, danger_row, seen_change, still_judged
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
+from cloud.hub.registry.gateway_admission import GatewayAdmission
 from cloud.hub.registry.generations import Generations, current_generations
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import certificates, gateways, tenants
@@ -47,7 +48,10 @@ class Directory:
     """Directory for the registry's thread. Every method is one transaction, durable on return; raises
     `RegistryError`."""
 
-    def __init__(self, database: Database, writer: RegistryWriter, generations: Generations) -> None:
+    def __init__(
+        self, database: Database, writer: RegistryWriter, generations: Generations, admission: GatewayAdmission
+    ) -> None:
+        self.admission = admission
         self._database = database
         self._writer = writer
         self._generations = generations
@@ -55,7 +59,11 @@ class Directory:
     def presence(self, changes: Mapping[Key, Presence]) -> None:
         """Store connects and disconnects. Each connect is a generation, and fences earlier ones. A forgotten gateway
         that connects is known again. The end of a connection changes nothing if the gateway has moved to another hub.
+        Nothing is stored of a new gateway that its tenant has no room for (`refused`).
         """
+        self.admission.decide(changes)
+        refused = self.refused(changes)
+        changes = {key: presence for key, presence in changes.items() if key not in refused}
         if not changes:
             return
         known = self._database.transaction(lambda tx: self._write_presence(tx, changes))
@@ -148,6 +156,10 @@ class Directory:
         mine = gateways.c.forgotten_at.is_not(None) & (gateways.c.landed > 0)
         rows = self._database.transaction(lambda tx: tx.execute(query.where(mine)).all())
         return {(row.tenant, row.name): row.landed for row in rows}
+
+    def refused(self, who: Iterable[Key]) -> set[Key]:
+        """Return which of these gateways their tenants had no room for when they connected last."""
+        return self.admission.refused(who)
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub of this registry since they last connected here."""

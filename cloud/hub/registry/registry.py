@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import sqlalchemy as sa
 
 from cloud.hub.registry.commits import RegistryCommits
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import Directory
+from cloud.hub.registry.gateway_admission import GatewayAdmission
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages
 from cloud.hub.registry.opening import open_registry
@@ -28,8 +32,10 @@ class Registry:
         writer = RegistryWriter(writer_id)
         generations = Generations(writer)
         self._database, self.registry_id = open_registry(url, writer.start)
+        self._reading = Database(url, reading=True)
         try:
-            self.directory = Directory(self._database, writer, generations)
+            admission = GatewayAdmission(self._reading, time.monotonic)
+            self.directory = Directory(self._database, writer, generations, admission)
             self.views = SavedViews(self._database)
             self.request_keys = RequestKeys(self._database)
             self.usage = TenantUsage(self._database)
@@ -50,5 +56,6 @@ class Registry:
         return self._database.transaction(self._database.dialect.size)
 
     def close(self) -> None:
-        """Close the file or the connection; idempotent."""
+        """Close the file or the connections; idempotent."""
+        self._reading.close()
         self._database.close()

@@ -5,6 +5,7 @@ A connection is reduced to the peer's identity and the messages over it (`wire`)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ from cloud.hub.peers import DEFAULT_TENANT, HubPeer
 from cloud.hub.registry.commands import CommandNews, CommandRecord
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import Directory
+from cloud.hub.registry.gateway_admission import GatewayAdmission
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.faults import RegistryError
@@ -92,7 +94,7 @@ class FleetHub:
     async def _serve(self, loop: SimulatedLoop) -> None:
         kept = cast(Database, self._database)
         writer = RegistryWriter(NAME)
-        directory = Directory(kept, writer, Generations(writer))
+        directory = Directory(kept, writer, Generations(writer), GatewayAdmission(kept, time.monotonic))
 
         def now_s() -> float:
             return wall_ns(self._scheduler) / 1e9

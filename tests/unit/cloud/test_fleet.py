@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.hub.elsewhere import ElsewhereGateways, compare
-from cloud.hub.fleet import FleetFull, FleetState, Rate
+from cloud.hub.fleet import FleetState, Rate
 from cloud.hub.groups import GatewaySession
 from cloud.hub.limits import HISTORY_SECONDS
 from cloud.hub.registry.directory import GatewayRecord
-from cloud.hub.tenants import Quota, Tenants
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9))), st.integers(0, 100))
@@ -40,17 +39,6 @@ def test_replaced_connection_does_not_set_the_gateway_offline() -> None:
     assert (fleet.connected, fleet.gateways["default", "gw1"].last_seen) == (0, 4)
 
 
-def test_gateways_of_a_tenant_are_limited() -> None:
-    fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=2)}))
-    fleet.load([GatewayRecord("acme", "gone", 1, 1, False, "-", 1, 0)])
-    fleet.connect(GatewaySession("acme", "gw1", "a"), 1)
-    with pytest.raises(FleetFull, match="`gateways`"):
-        fleet.connect(GatewaySession("acme", "gw2", "a"), 1)
-    fleet.connect(GatewaySession("acme", "gone", "a"), 1)
-    fleet.connect(GatewaySession("other", "gw2", "a"), 1)
-    assert fleet.tenant("acme").known == 2
-
-
 def test_landed_messages_of_a_forgotten_gateway_count_when_it_returns() -> None:
     fleet = FleetState()
     fleet.load([GatewayRecord("acme", "gw1", 1, 1, False, "-", 1, 3)], {("acme", "gw2"): 4})
@@ -60,8 +48,8 @@ def test_landed_messages_of_a_forgotten_gateway_count_when_it_returns() -> None:
     assert sorted((each.name, each.landed) for each in fleet.gateways.values()) == [("gw1", 3), ("gw2", 4), ("gw3", 0)]
 
 
-def test_forgotten_gateway_frees_its_place() -> None:
-    fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=1)}))
+def test_forgotten_gateway_is_not_known() -> None:
+    fleet = FleetState()
     first = GatewaySession("acme", "gw1", "a")
     fleet.connect(first, 1)
     fleet.forget(first.key, 5)
@@ -72,9 +60,48 @@ def test_forgotten_gateway_frees_its_place() -> None:
     for _ in range(2):
         fleet.forget(first.key, 6)
     assert fleet.tenant("acme").known == 0
-    fleet.connect(GatewaySession("acme", "gw2", "a"), 7)
-    with pytest.raises(FleetFull, match="`gateways`"):
-        fleet.connect(first, 8)
+
+
+def test_refused_gateway_is_not_known() -> None:
+    fleet = FleetState()
+    session = GatewaySession("acme", "gw1", "a")
+    fleet.connect(session, 1)
+    assert fleet.refuse(session.key) is session
+    fleet.disconnect(session, 2)
+    assert fleet.refuse(session.key) is None
+    assert (fleet.tenant("acme").known, fleet.connected, fleet.left_out) == (0, 0, False)
+
+
+def test_refused_gateway_whose_connection_has_ended_is_not_known() -> None:
+    fleet = FleetState()
+    session = GatewaySession("acme", "gw1", "a")
+    fleet.connect(session, 1)
+    fleet.disconnect(session, 2)
+    assert fleet.refuse(session.key) is None
+    assert (fleet.tenant("acme").known, fleet.gateways) == (0, {})
+
+
+def test_no_gateway_is_refused_for_the_memory_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.fleet.GATEWAYS_MAX", 2)
+    fleet = FleetState(hub="here")
+    records = [GatewayRecord("acme", f"gw{number}", 1, number, False, "-", 1, 7) for number in range(2)]
+    fleet.load(records)
+    assert not fleet.may_know(("acme", "gw9"))
+    sessions = [GatewaySession("acme", f"new{number}", "a") for number in range(3)]
+    for session in sessions:
+        assert fleet.connect(session, 9) is None
+    assert (len(fleet.gateways), fleet.connected_here) == (5, 3)
+    for session in sessions:
+        fleet.disconnect(session, 10)
+    assert sorted(name for _, name in fleet.gateways) == ["gw0", "gw1"], "as many as are kept"
+    assert fleet.may_know(("acme", "new0")), "only the registry knows"
+
+
+def test_first_sight_of_a_gateway_that_was_left_out_is_in_its_record() -> None:
+    fleet = FleetState(hub="here")
+    fleet.connect(GatewaySession("acme", "gw1", "a"), 9)
+    state = fleet.current(GatewayRecord("acme", "gw1", 3, 9, True, "a", 1, 70, writer="here"))
+    assert (state.first_seen, state.landed, state.session is not None) == (3, 70, True)
 
 
 class Looks:
