@@ -320,7 +320,8 @@ class GatewayHealth:
     def _storage(self) -> Iterator[FoundProblem]:
         """Yield problems of the medium of the data, and of the system's if it is another (`data.disk`).
 
-        The latter keeps no client from being served, so it is a warning at most.
+        Nothing is written to the latter, so a failing one keeps no client from being served yet: a warning at most.
+        Programs are still read from it, so it has to be replaced as well.
         """
         data, system = self._store.medium.device, self._system
         if data is not None:

@@ -17,6 +17,9 @@ from typing import Final
 
 import pytest
 
+from edge.appliance.first_boot import rendering
+from edge.card.resource import read
+from edge.card.text import document, text_of
 from images.rootfs.building import OVERLAY
 from tests.support.processes import wait_until
 
@@ -32,6 +35,10 @@ pytestmark = [
 CARDS: Final = ("eth0", "wlan0", "usb0")
 """Cable, Wi-Fi and modem, in the order in which they are used."""
 FILES: Final = ("15-modem", "20-wired", "30-wireless")
+CABLE_FILE: Final = Path(rendering.CABLE).name
+FIXED: Final = "192.168.1.20/24"
+NO_HARDWARE: Final = "bridge"
+"""Kind and driver of a card without hardware."""
 CHANGE_S: Final = 120.0
 """Limit of a change on a busy machine; 1 to 3 s were seen."""
 SETUP: Final = """
@@ -77,6 +84,22 @@ class NetworkNamespace:
 
         wait_until(there, timeout_s=CHANGE_S, what=f"routes by {cards}", every_s=0.2)
 
+    def wait_until_file(self, card: str, name: str) -> None:
+        """Wait until networkd has taken this file for a card."""
+        state = f"/run/systemd/netif/links/$(cat /sys/class/net/{card}/ifindex)"
+
+        def taken() -> bool:
+            assert self._process.poll() is None, self._log.read_text()
+            lines = self.run("sh", "-c", f"cat {state} || true").splitlines()
+            return f"NETWORK_FILE=/run/systemd/network/{name}" in lines
+
+        wait_until(taken, timeout_s=CHANGE_S, what=f"{name} for {card}", every_s=0.2)
+
+    def addresses(self, card: str) -> list[str]:
+        """Return the IPv4 addresses of a card, with their prefix."""
+        [link] = json.loads(self.run("ip", "-json", "-4", "address", "show", "dev", card)) or [{}]
+        return [f"{each['local']}/{each['prefixlen']}" for each in link.get("addr_info", ())]
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait(60)
@@ -115,3 +138,25 @@ def test_next_network_takes_over_and_hands_back(namespace: NetworkNamespace) -> 
     ):
         namespace.run("ip", "link", "set", *change.split())
         namespace.wait_until_used(*cards)
+
+
+def test_fixed_address_is_that_of_the_cable_alone(tmp_path: Path) -> None:
+    """A `!` before a list of drivers excludes all of them; the last of the list is that of a card without hardware."""
+    folder = tmp_path / "network"
+    folder.mkdir()
+    card = read(text_of(document("hall", {"cable": {"address": FIXED}})).encode(), "waypost.yaml")
+    assert card is not None
+    texts = {f"{name}.network": (OVERLAY / f"etc/systemd/network/{name}.network").read_text() for name in FILES}
+    texts[CABLE_FILE] = rendering.files(card)[rendering.CABLE].text
+    for name, text in texts.items():
+        (folder / name).write_text(text.replace(rendering.MODEM_DRIVERS, f"{rendering.MODEM_DRIVERS} {NO_HARDWARE}"))
+    made = NetworkNamespace(folder, tmp_path / "log")
+    try:
+        made.wait_until_file("eth0", CABLE_FILE)
+        made.run("ip", "link", "add", "usb1", "type", NO_HARDWARE)
+        made.wait_until_file("usb1", "15-modem.network")
+        made.run("ip", "link", "set", "far-eth0", "up")
+        wait_until(lambda: FIXED in made.addresses("eth0"), timeout_s=CHANGE_S, what="the fixed address", every_s=0.2)
+        assert FIXED not in made.addresses("usb1")
+    finally:
+        made.end()

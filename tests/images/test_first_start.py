@@ -7,6 +7,7 @@ a random part: all, its first sectors, or nothing. The machine restarts from tha
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -27,7 +28,8 @@ from tests.support.seeds import chosen_seed
 
 pytestmark = [*MARKS]
 
-MOMENTS = 50
+CUTS = int(os.environ.get("WAYPOST_CUTS", "50"))
+"""Number of cuts; runs with other seeds add up."""
 PAUSE_S = 1.0
 """Longest pause between two moments: a first start takes a minute and more, and writes now and then."""
 LONGER_MAX = 8
@@ -91,7 +93,7 @@ def moments_of_a_first_start(gateway: Gateway, log: WriteLog, folder: Path, chan
 def different_cuts(moments: Sequence[Moment], log: WriteLog, chance: random.Random) -> Sequence[Cut]:
     """Return different cuts at random moments; all moments before the first write give the same one."""
     found = dict[Hashable, Cut]()
-    while len(found) < MOMENTS:
+    while len(found) < CUTS:
         moment = chance.choice(moments)
         cut = Cut(moment, log.left(moment.logged, chance))
         found.setdefault(cut.disks, cut)

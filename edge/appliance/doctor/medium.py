@@ -7,7 +7,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -124,11 +124,14 @@ def card(context: CheckContext) -> Iterator[CheckResult]:
     mountinfo = context.text("proc", "self", "mountinfo") or ""
     mounts = (mount_of(each, mountinfo) for each in (place, Path("/")))
     found = (DISK.match(mount.source) for mount in mounts if mount is not None)
-    for device in dict.fromkeys(match[1] for match in found if match is not None):
-        yield from _check_disk(context, device)
+    devices = dict.fromkeys(match[1] for match in found if match is not None)
+    for number, device in enumerate(devices):
+        yield from _check_disk(context, device, worst=fail if number == 0 else warn)
 
 
-def _check_disk(context: CheckContext, device: str) -> Iterator[CheckResult]:
+def _check_disk(context: CheckContext, device: str, *, worst: Callable[..., CheckResult]) -> Iterator[CheckResult]:
+    """Check a disk. `worst`: kind of result for a serious problem; a warning for the system's own disk, as in
+    `waypost status`: nothing is written there."""
     life = read_storage_life(context.root / "sys/block" / device, context.root)
     kind = context.text("sys", "block", device, "device", "type") or ""
     model = context.text("sys", "block", device, "device", "name") or context.text(
@@ -139,7 +142,7 @@ def _check_disk(context: CheckContext, device: str) -> Iterator[CheckResult]:
         seen += f", {min(life.used_percent, 100)} % of its life used"
     problems = list(storage_problems(device, life))
     for problem in problems:
-        level = warn if problem.severity is Severity.NOTICE else fail
+        level = warn if problem.severity is Severity.NOTICE else worst
         yield level("card", f"{seen}: {problem.what}", problem.next_step)
     if not problems:
         silent = kind == "SD" and life.used_percent is None

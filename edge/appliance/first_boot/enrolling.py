@@ -136,11 +136,11 @@ class FirstBoot:
         except HubUnreachable as error:
             places = ", ".join(wanted.urls)
             step = f"check the network, and that the hub runs at {places}. It retries by itself"
-            raise FirstBootInterrupted(str(error), portal_step(wanted) or step) from None
+            raise FirstBootInterrupted(str(error), portal_step(wanted, step)) from None
         except ClockDiffers as error:
             raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise FirstBootInterrupted(str(error), portal_step(wanted) or CHECK_HUB_STEP) from None
+            raise FirstBootInterrupted(str(error), portal_step(wanted, CHECK_HUB_STEP)) from None
         except NotIssued as error:
             raise FirstBootInterrupted(f"the hub refuses a certificate: {error}", NEW_ENROLMENT_STEP) from None
         except CertificateMismatch as error:
@@ -231,19 +231,18 @@ class FirstBoot:
             ) from None
 
 
-def portal_step(wanted: FirstBootSettings) -> str:
-    """Return the next step in a network with a sign-in page; empty in any other."""
+def portal_step(wanted: FirstBootSettings, otherwise: str) -> str:
+    """Return the next step in a network that may have a sign-in page. `otherwise`: the step in any other."""
     if wanted.url is None or wanted.proxy is not None:
-        return ""
+        return otherwise
     host = HubUrl.parse(wanted.url).endpoint.host
     portal = find_portal(host)
     if portal is None:
-        return ""
-    if portal == host:
+        return otherwise
+    if portal == host:  # many web servers do so, too
         return (
-            f"port 80 of {host} has a page for any address. If this network has a sign-in page, have the gateway "
-            "admitted there by its hardware address, or use another network; otherwise check that the hub runs at "
-            f"{wanted.url}. It retries by itself"
+            f"port 80 of {host} answers any address with a web page. If this network has a sign-in page, have the "
+            f"gateway admitted there by its hardware address, or use another network. If not: {otherwise}"
         )
     return (
         f"port 80 of {host} leads to {portal}. If that is a sign-in page of this network, have the gateway admitted "

@@ -29,7 +29,8 @@ def find_portal(host: str, *, port: int = HTTP_PORT) -> str | None:
     """Return the host of the sign-in page of this network; None if nothing shows that it has one.
 
     `host`: the hub's. A network with a sign-in page answers for it, and redirects to another host, or shows its page
-    for any path: then the host itself is returned. The path is random: a web server of the hub has no page there.
+    for any path: then the host itself is returned. The path is random, so most web servers have no page there; one that
+    answers each path with a page, as for a single-page application, looks like a sign-in page.
     """
     try:
         with (

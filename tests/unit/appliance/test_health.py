@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.hub_addresses import IDENTITY_SHARED
+from edge.appliance import health
 from edge.appliance.health import SHARED_IDENTITY_S, GatewayHealth
 from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
@@ -19,6 +20,7 @@ from edge.broker.store.wear import BlockDevice
 from edge.health.problems import HealthProblem, Severity
 from edge.health.process import FILES_CHECK_S
 from edge.health.stall_detector import STALLED_S
+from edge.health.storage_life import StorageLife
 
 
 class Gateway:
@@ -126,6 +128,18 @@ def test_worn_card_of_the_system_is_a_problem_while_the_data_are_on_a_disk(tmp_p
         gateway.now += FILES_CHECK_S
         found = [each.what for each in gateway.problems() if each.name == "medium"]
         assert [what.split()[0] for what in found] == ["mmcblk9"] * expected
+
+
+def test_failed_card_of_the_system_is_a_warning_while_the_data_are_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same state is an error on the medium of the data."""
+    monkeypatch.setattr(health, "read_storage_life", lambda _: StorageLife(read_only=True))
+    data, system = (BlockDevice(name, tmp_path / name) for name in ("nvme9n1", "mmcblk9"))
+    gateway = Gateway(tmp_path, system=system)
+    gateway.store.medium.device = data
+    found = {each.what.split()[0]: each.severity for each in gateway.problems() if each.name == "medium"}
+    assert found == {"nvme9n1": Severity.ERROR, "mmcblk9": Severity.WARNING}
 
 
 def test_hub_that_accepts_nothing_is_a_problem(gateway: Gateway) -> None:
