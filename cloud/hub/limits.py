@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 GATEWAYS_MAX = 100_000
-"""Gateways in memory for the alert rules (about 2 KB each), besides those that are connected to this hub. Those seen
-last are kept; the list of gateways, commands and quotas are about all gateways of the registry."""
+"""Gateways in memory for the numbers of the fleet (about 2 KB each), besides those that are connected to this hub.
+Those seen last are kept; the list, alerts, commands and quotas are about all gateways of the registry."""
 
 CONNECTIONS_MAX = 20_000
 """Open AMQP connections (about 8 KB each): one for each gateway, and room for old ones that have not timed out yet."""

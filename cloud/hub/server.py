@@ -251,8 +251,8 @@ class HubServer:
         figures = partial(_hub_figures, self._health, self._committer, self._commands, self._desired, self._campaigns)
         measures = HubMeasures(figures, data / PROOF, _now_us(), hub=self._id, leads=leads)
         hint, clock = self._notices.follow(NoticeTopic.LABELS), asyncio.get_running_loop().time
-        gateways = MeasuredGateways(self._fleet, self._committer, now_us=_now_us, clock=clock, hint=hint)
-        return HubAlerts(registry, self._id, measures, gateways.read, time.time, name=socket.gethostname())
+        gateways = MeasuredGateways(self._fleet, registry, now_us=_now_us, clock=clock, hint=hint)
+        return HubAlerts(registry, self._id, measures, gateways, time.time, name=socket.gethostname())
 
     def _make_enrolment(self, own: ListenerCredentials, registry: sa.URL) -> Enrolment | None:
         """Make the enrolment service if configured; sets the hub's own certificate."""

@@ -108,6 +108,11 @@ class AlertBook:
                 opened.members[subject] = None
                 self.active[subject] = ActiveSubject(since_us, since_us, {}, record.what, record.id)
 
+    @property
+    def members(self) -> set[Key]:
+        """Gateways with open alerts."""
+        return {subject.key for subject, active in self.active.items() if active.alert and subject.key is not None}
+
     def refresh(self, records: Iterable[AlertRecord]) -> None:
         """Take over what people changed since the last evaluation: acknowledgements."""
         for record in records:

@@ -76,5 +76,10 @@ FOR_S_MAX: Final = 7 * 86_400
 SLICE: Final = 500
 """Gateways classified or measured at a time, about 2 ms: others have their turn on the event loop between them."""
 
+AWAY_GATEWAYS_MAX: Final = 20_000
+"""Gateways judged that are connected to no hub, those seen last: as many as one hub has connections. Each hub reads
+them in each evaluation, with 0.07 s of a processor. Further ones are in the list of gateways, and alerts about them
+stay as they are."""
+
 MEASURED_LABELS_S: Final = 20.0
 """Age up to which the labels of measured gateways are used again, unless a notice says that some have changed."""

@@ -67,14 +67,26 @@ class AlertReadings:
     """Result of one measurement."""
 
     true: dict[AlertSubject, AlertReading] = field(default_factory=dict)
-    labels: dict[Key, Labels] = field(default_factory=dict)
-    """Labels of every gateway."""
+    labels: Mapping[Key, Labels] = field(default_factory=dict)
+    """Labels of gateways for which a rule is true, or an alert is open."""
     unknown: set[tuple[str, Key | None]] = field(default_factory=set)
     """Rules and subjects that cannot be measured now: their alerts stay as they are."""
     measured: set[str] = field(default_factory=set)
     """Rules with a measure."""
-    elsewhere: set[Key] = field(default_factory=set)
-    """Gateways that are connected to another hub, which measures them."""
+    elsewhere: AbstractSet[Key] = frozenset()
+    """Gateways with open alerts that another hub measures, or none now."""
+
+    @property
+    def troubled(self) -> set[Key]:
+        """Gateways for which a rule is true."""
+        return {subject.key for subject in self.true if subject.key is not None}
+
+    def set_labels(self, labels: Mapping[Key, Labels]) -> None:
+        """Set the labels of the gateways."""
+        self.labels = labels
+        for subject, reading in self.true.items():
+            if subject.key is not None:
+                self.true[subject] = reading._replace(labels=labels.get(subject.key, _NO_LABELS))
 
 
 class CampaignFigures(Protocol):
@@ -113,10 +125,13 @@ class RecentIncrease:
 
     def observe(self, name: object, total: int, now_us: int) -> int:
         """Record the total of a counter that began at 0; return its increase within the window."""
-        before = self._totals.get(name, 0)
-        if total != before:
+        before = self._totals.pop(name, 0)
+        if total:
             self._totals[name] = total
-            self._added.setdefault(name, deque()).append((now_us, max(0, total - before)))
+        if total > before:
+            self._added.setdefault(name, deque()).append((now_us, total - before))
+        elif 0 < total < before:  # it restarted at 0
+            self._added.setdefault(name, deque()).append((now_us, total))
         recent = self._added.get(name)
         if recent is None:
             return 0
@@ -151,42 +166,43 @@ class HubMeasures:
         self._landed: dict[Key, tuple[int, int]] = {}
         """Messages landed of a gateway with a backlog, and the time of the last one."""
 
-    async def measure(self, gateways: Sequence[SeenGateway], foreign: AbstractSet[Key], now_us: int) -> AlertReadings:
-        """Measure the hub and these gateways. `foreign`: gateways that are at another hub."""
+    async def measure(self, gateways: Sequence[SeenGateway], now_us: int) -> AlertReadings:
+        """Measure the hub and these gateways: all that are connected to it, or to none."""
         readings = AlertReadings(measured={rule.name for rule in RULES if rule.measure in OF_GATEWAYS})
+        before, self._landed = self._landed, {}
         for start in range(0, len(gateways), SLICE):
             for seen in gateways[start : start + SLICE]:
-                if seen.gateway.connected and seen.gateway.hub != self._hub:
-                    readings.elsewhere.add(seen.key)
-                    self._landed.pop(seen.key, None)
-                elif seen.key not in foreign:
-                    self._measure_gateway(seen, now_us, readings)
+                self._measure_gateway(seen, before.get(seen.key), now_us, readings)
             await asyncio.sleep(0)
         self._measure_hub(now_us, readings)
         return readings
 
     # --- gateways ---------------------------------------------------------------------------------------------------
 
-    def _measure_gateway(self, seen: SeenGateway, now_us: int, readings: AlertReadings) -> None:
-        readings.labels[seen.key] = seen.labels
-        if self._is_idle(seen, now_us):
+    def _measure_gateway(
+        self, seen: SeenGateway, landed: tuple[int, int] | None, now_us: int, readings: AlertReadings
+    ) -> None:
+        """Measure one gateway. `landed`: what `_landed` had of it at the last measurement."""
+        if landed is None and self._is_idle(seen, now_us):
             return
-        for measure, value, since_us in self._values(seen, now_us):
+        for measure, value, since_us in self._values(seen, landed, now_us):
             rule = _RULES_OF[measure]
             if value is None:
                 readings.unknown.add((rule.name, seen.key))
             elif rule.holds(value):
-                readings.true[AlertSubject(rule.name, seen.key)] = AlertReading(rule.title, since_us, seen.labels)
+                readings.true[AlertSubject(rule.name, seen.key)] = AlertReading(rule.title, since_us)
 
     def _is_idle(self, seen: SeenGateway, now_us: int) -> bool:
         """Return True for a gateway for which no rule can be true: most of them, at a tenth of the cost."""
         gateway, status = seen.gateway, seen.gateway.status
-        if not gateway.connected or status is None or gateway.dropped or seen.key in self._landed:
+        if not gateway.connected or status is None or gateway.dropped:
             return False
         news = ("backlog_messages", "backlog_oldest_at", "errors", "certificate_problems", "manifest_waiting")
         return now_us - self._started_us > _SETTLING_US and not any(status.get(name) for name in news)
 
-    def _values(self, seen: SeenGateway, now_us: int) -> Iterator[tuple[Measure, float | None, int]]:
+    def _values(
+        self, seen: SeenGateway, landed: tuple[int, int] | None, now_us: int
+    ) -> Iterator[tuple[Measure, float | None, int]]:
         """Yield measure, value (None: not known now), and begin."""
         gateway = seen.gateway
         status = gateway.status if gateway.connected and gateway.status is not None else {}
@@ -198,24 +214,34 @@ class HubMeasures:
         oldest_us = (status.get("backlog_oldest_at") or 0) * 1_000
         age_s = (now_us - oldest_us) / 1e6 if oldest_us else 0.0
         yield Measure.BACKLOG_AGE_S, age_s if status else None, oldest_us
-        yield Measure.STALLED_MESSAGES, self._stalled(seen.key, gateway.landed, waiting, now_us), 0
+        yield Measure.STALLED_MESSAGES, self._stalled(seen, landed, waiting, now_us), 0
         room = seen.room_hours if waiting or not gateway.connected else float("inf")
         yield Measure.ROOM_HOURS, room if status or seen.room_hours is not None else None, 0
+        yield Measure.DROPPED, self._recently_dropped(seen, now_us), 0
+
+    def _recently_dropped(self, seen: SeenGateway, now_us: int) -> float | None:
+        """Return the ranges that a gateway has dropped within the window. Those of one that is away are known to the
+        hub of its last connection only, and are none when the window is over."""
+        gateway, window_us = seen.gateway, _RULES_OF[Measure.DROPPED].window_s * 1_000_000
         dropped = self._dropped.observe(seen.key, gateway.dropped, now_us)
-        yield Measure.DROPPED, self._since_start(dropped, now_us), 0
+        if gateway.connected or gateway.hub == self._hub:
+            return self._since_start(dropped, now_us)
+        return 0.0 if now_us - gateway.last_seen > window_us else None
 
     def _since_start(self, increase: int, now_us: int) -> float | None:
         """Return an increase; None for none if the hub has not run for the window yet."""
         return float(increase) if increase or now_us - self._started_us > _SETTLING_US else None
 
-    def _stalled(self, key: Key, landed: int, waiting: int | None, now_us: int) -> float | None:
+    def _stalled(
+        self, seen: SeenGateway, landed: tuple[int, int] | None, waiting: int | None, now_us: int
+    ) -> float | None:
         """Return the waiting messages of a gateway of which none landed within the window; 0 otherwise."""
         if not waiting:
-            self._landed.pop(key, None)
             return None if waiting is None else 0.0
-        before, since_us = self._landed.get(key, (-1, now_us))
-        if landed != before:
-            before, since_us = self._landed[key] = landed, now_us
+        before, since_us = landed or (-1, now_us)
+        if seen.gateway.landed != before:
+            since_us = now_us
+        self._landed[seen.key] = seen.gateway.landed, since_us
         window_us = _RULES_OF[Measure.STALLED_MESSAGES].window_s * 1_000_000
         return float(waiting) if now_us - since_us >= window_us else 0.0
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from cloud.hub.alerts.book import PING, AlertBook, EffectiveRule, effective_rules, names_for
 from cloud.hub.alerts.documents import make_test_notification, notification_of
+from cloud.hub.alerts.gateways import AlertGateways
 from cloud.hub.alerts.limits import (
     CLEANUP_INTERVAL_S,
     DELIVERIES_AT_ONCE,
@@ -45,7 +46,7 @@ from cloud.hub.registry.alerts import (
     DeliveryRecord,
     ReceiverRecord,
 )
-from cloud.hub.seen_gateway import SeenGateway
+from cloud.hub.registry_thread import RegistryClosed
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -82,13 +83,13 @@ class HubAlerts:
         registry: sa.URL,
         hub: str,
         measures: HubMeasures,
-        gateways: Callable[[], Awaitable[Sequence[SeenGateway]]],
+        gateways: AlertGateways,
         now: Callable[[], float],
         *,
         name: str = "hub",
         send: Send = send,
     ) -> None:
-        """`hub`: writer id of this hub; `gateways` returns the fleet; `now`: UTC seconds since 1970; `name`: of the
+        """`hub`: writer id of this hub; `gateways`: those that it judges; `now`: UTC seconds since 1970; `name`: of the
         machine, for notifications."""
         self._troubles: dict[str, str] = {}
         """Reasons why something does not work, by what."""
@@ -127,6 +128,7 @@ class HubAlerts:
     async def open(self) -> None:
         """Open the registry. Raises `RegistryError`."""
         self._registry = await asyncio.get_running_loop().run_in_executor(self._executor, Alerts, self._url)
+        await self._gateways.open()
 
     def start(self) -> None:
         """Start to evaluate and deliver."""
@@ -144,6 +146,7 @@ class HubAlerts:
         registry, self._registry = self._registry, None
         if registry is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        await self._gateways.close()
         self._executor.shutdown()
         self._senders.shutdown(wait=False, cancel_futures=True)
 
@@ -169,13 +172,15 @@ class HubAlerts:
 
     async def evaluate(self) -> None:
         """Evaluate the rules once. If another hub of the lake changes alerts at the same time, this one changes none,
-        and the next evaluation begins with those. Raises `AlertsNotReady`, `RegistryError`."""
+        and the next evaluation begins with those. Raises `AlertsNotReady`, `RegistryError`, `RegistryClosed`."""
         now_us = self.now_us()
         found = await self.ask(lambda registry: registry.now(self._hub, now_us, SHARED_RULES))
         await self._load(found)
         self.rules = effective_rules({each.rule: each for each in found.settings})
-        gateways = await self._gateways()
-        readings = await self._measures.measure(gateways, found.foreign, now_us)
+        judged = await self._gateways.read(self.book.members)
+        readings = await self._measures.measure(judged.seen, now_us)
+        readings.elsewhere = judged.unknown
+        readings.set_labels(await self._gateways.labels(readings.troubled | self.book.members))
         changes = self.book.step(readings, self.rules, found.mutes, found.receivers, now_us)
         if changes:
             self._number = None
@@ -289,7 +294,7 @@ class HubAlerts:
             wake.clear()
             try:
                 await work()
-            except (RegistryError, AlertsNotReady) as error:
+            except (RegistryError, RegistryClosed, AlertsNotReady) as error:
                 self._failed(effect, str(error))
             except Exception as error:  # an internal error must not end the task silently
                 log.exception("alerts failed with an internal error")

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from bridge.hidden import hides
-from cloud.hub.groups import Key
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.hubs import HubState
 from cloud.hub.registry.notices import NoticeTopic, notify
@@ -27,7 +26,6 @@ from cloud.hub.registry.schema import (
     alert_rules,
     alerts,
     deliveries,
-    gateways,
     hubs,
     mutes,
     receivers,
@@ -173,8 +171,6 @@ class AlertsNow(NamedTuple):
     """Mutes in effect."""
     settings: Sequence[RuleSettings]
     receivers: Sequence[ReceiverRecord]
-    foreign: frozenset[Key]
-    """Gateways that were last connected to a hub with another lake."""
     number: int
     """Number of evaluations of the lake's hubs that changed something."""
 
@@ -235,7 +231,6 @@ class Alerts:
                 [MuteRecord(*row) for row in tx.execute(silenced)],
                 [RuleSettings(*row) for row in tx.execute(sa.select(*_RULE))],
                 [ReceiverRecord(*row) for row in tx.execute(sa.select(*_RECEIVER).order_by(receivers.c.name))],
-                _foreign(tx, hub),
                 _evaluations(tx, _lake_of(tx, hub)),
             )
 
@@ -548,14 +543,6 @@ def _is_owned(hub: str, shared: Collection[str]) -> sa.ColumnElement[bool]:
     common = (alerts.c.tenant != "") | alerts.c.rule.in_(shared)
     older = alerts.c.hub.not_in(sa.select(hubs.c.id))
     return (alerts.c.hub == hub) | (_of_lake(alerts.c.hub, hub) & (common | older))
-
-
-def _foreign(tx: sa.Connection, hub: str) -> frozenset[Key]:
-    query = sa.select(gateways.c.tenant, gateways.c.name).where(
-        gateways.c.writer.is_not(None), ~_of_lake(gateways.c.writer, hub)
-    )
-    others = query.where(gateways.c.writer.in_(sa.select(writers.c.id).where(writers.c.lake.is_not(None))))
-    return frozenset((row.tenant, row.name) for row in tx.execute(others))
 
 
 def _store_deliveries(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key, Presence
-from cloud.hub.registry import labels
 from cloud.hub.registry.danger_columns import danger_change, danger_row, seen_change, still_judged
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
@@ -145,10 +144,6 @@ class Directory:
         """Return every known gateway that has connected, by name."""
         query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
-
-    def labels(self) -> dict[Key, dict[str, str]]:
-        """Return the labels of all gateways that have some."""
-        return self._database.transaction(labels.all_labels)
 
     def landed_of_forgotten(self) -> dict[Key, int]:
         """Return the messages in the lake of each forgotten gateway."""

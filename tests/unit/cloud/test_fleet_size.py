@@ -160,7 +160,7 @@ def test_alert_rules_cost_a_large_fleet_little(tmp_path: Path) -> None:
     async def tick() -> None:
         nonlocal now_us
         now_us += 10_000_000
-        readings = await measures.measure(seen, set(), now_us)
+        readings = await measures.measure(seen, now_us)
         book.step(readings, rules, [], [], now_us)
 
     first_s = asyncio.run(_cpu_of(tick))
