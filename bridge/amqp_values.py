@@ -172,18 +172,6 @@ def decode(data: bytes, offset: int = 0, allowance: Allowance | None = None) -> 
         raise DecodeError(f"map at byte {offset} has a key of an unsupported type") from None
 
 
-def decode_all(data: bytes) -> list[Any]:
-    """Return all consecutive values of `data`. Raises `DecodeError`."""
-    values: list[Any] = []
-    offset = 0
-    while offset < len(data):
-        if len(values) >= VALUES_MAX:
-            raise TooLarge(f"more than {VALUES_MAX} values in a row")
-        value, offset = decode(data, offset)
-        values.append(value)
-    return values
-
-
 def _value(data: bytes, offset: int, end: int, depth: int, left: Allowance) -> tuple[Any, int]:
     """Decode one value. `end`: end of the enclosing value; `left`: allowance for nested values."""
     code = data[offset]

@@ -67,7 +67,7 @@ def prove(
     message must be in the lake once, in the ledger as discarded, or still waiting at its gateway:
 
     \b
-      accepted = landed + given up + waiting
+      `accepted = landed + given up + waiting`
 
     \b
     Anything else is a finding with its sequences, and the exit code is 4:

@@ -11,7 +11,7 @@ The checker reads these events, by `Event.what`:
 - ``connected`` device: a new connection, over which the device may receive again what it took;
 - ``delivered`` consumer, subscription, address, messages · ``took`` consumer, subscription, messages;
 - ``landed`` epoch, address, sequence, message, lane: a row of the lake;
-- ``stated`` epoch, address, first, last, given up (JSON), digest of the previous statement, digest: a row of manifests;
+- ``stated`` epoch, address, first, last, discarded (JSON), digest of the one before, digest: a row of manifests;
 - ``all stated``: the gateway has reported everything that it accepted to the hub;
 - ``let in`` serial number, seconds: a gateway is connected with a revoked certificate, and the hub could know of the
   revocation for this long;

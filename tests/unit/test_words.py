@@ -1,22 +1,15 @@
-"""Plain English in code: docstrings that open like a sentence, words of the field, class names that stand once.
-
-`words_left.txt` lists what is left of former times, a count and a file a line. A count may only go down: then the test
-says so, and `python -m tests.unit.test_words` writes the list again.
-"""
+"""Plain English in code: docstrings that open like a sentence, words of the field, class names that stand once."""
 
 from __future__ import annotations
 
 import ast
 import io
 import re
-import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LEFT = Path(__file__).with_name("words_left.txt")
 FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "firmware_examples", "launcher", "docs", "tests")
 OPENINGS = re.compile(r"(What|Of|Who|Whose|Those|Whether|So many|How|Nobody|Others?)\b")
 """A docstring opens with a verb or a noun phrase."""
@@ -43,6 +36,8 @@ INSTEAD = {
     "what comes": "incoming messages",
 }
 WORDS = re.compile(rf"\b({'|'.join(INSTEAD)})\b", re.IGNORECASE)
+NAMES = re.compile(r"(`+)[^`]+\1")
+"""Code in a text: a name is not prose."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -65,8 +60,8 @@ def comments(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.lstrip("# ")
 
 
-def findings() -> Iterator[tuple[str, str]]:
-    """Yield file, and line with reason, of each place to rewrite."""
+def findings() -> Iterator[str]:
+    """Yield file, line and reason of each place to rewrite."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
@@ -75,21 +70,15 @@ def findings() -> Iterator[tuple[str, str]]:
             texts = list(docstrings(path))
             for line, text in texts:
                 if found := OPENINGS.match(text.strip()):
-                    yield name, f"{line}: opens with {found[0]!r}: begin with a verb or a noun phrase"
+                    yield f"{name}:{line}: opens with {found[0]!r}: begin with a verb or a noun phrase"
             for line, text in [*texts, *comments(path)]:
-                for word in WORDS.findall(text):
-                    yield name, f"{line}: {word!r}: {INSTEAD[word.lower()]}"
+                for word in WORDS.findall(NAMES.sub("", text)):
+                    yield f"{name}:{line}: {word!r}: {INSTEAD[word.lower()]}"
 
 
-def test_words_are_plain_and_the_list_of_exceptions_shrinks() -> None:
-    left = {name: int(count) for count, name in (line.split() for line in LEFT.read_text().splitlines())}
-    found: dict[str, list[str]] = {}
-    for name, reason in findings():
-        found.setdefault(name, []).append(reason)
-    more = {name: reasons for name, reasons in found.items() if len(reasons) > left.get(name, 0)}
-    assert not more, "\n".join(f"{name}:{reason}" for name, reasons in more.items() for reason in reasons)
-    fewer = sorted(name for name, count in left.items() if len(found.get(name, ())) < count)
-    assert not fewer, f"improved: write the list again with `python -m tests.unit.test_words`: {fewer}"
+def test_words_are_plain() -> None:
+    found = list(findings())
+    assert not found, "\n".join(found)
 
 
 MATCH_WORDS_MAX = 3
@@ -124,9 +113,3 @@ def test_class_names_are_unique() -> None:
                     places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     twice = {name: files for name, files in places.items() if len(files) > 1}
     assert not twice
-
-
-if __name__ == "__main__":
-    counts = Counter(name for name, _ in findings())
-    LEFT.write_text("".join(f"{count} {name}\n" for name, count in sorted(counts.items())))
-    sys.stderr.write(f"{counts.total()} places in {len(counts)} files are left\n")

@@ -9,7 +9,7 @@ import msgspec
 
 from cloud.hub.alerts.book import ActiveSubject, EffectiveRule
 from cloud.hub.alerts.measures import AlertSubject
-from cloud.hub.alerts.receivers import Notification, PingSettings, settings_of
+from cloud.hub.alerts.receivers import Notification, settings_of
 from cloud.hub.registry.alerts import (
     FIRING,
     RESOLVED,
@@ -324,11 +324,6 @@ def make_test_notification(receiver: ReceiverRecord, delivery: str, hub: str) ->
     words = f"This is a test of receiver {receiver.name}. Nothing is wrong."
     document = {"schema": 1, "event": "test", "hub": hub, "receiver": receiver.name, "what": words}
     return Notification(delivery, f"[test] {receiver.name}: Waypost hub {hub}", document, f"{words}\n\nHub: {hub}\n")
-
-
-def is_ping(record: ReceiverRecord) -> bool:
-    """Return True for a dead-man ping."""
-    return isinstance(settings_of(record), PingSettings)
 
 
 def place_of(record: AlertRecord) -> str:

@@ -8,7 +8,7 @@ import importlib
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -21,18 +21,6 @@ ROWS_PER_GROUP: Final = 16_384
 """Rows of a Parquet row group, which is kept in memory; fewer when `BYTES_PER_GROUP` is reached."""
 BYTES_PER_GROUP: Final = 8 * 1024 * 1024
 SUFFIXES: Final = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": "parquet"}
-
-
-class RecordWriter(Protocol):
-    """Writer of runs, until `finish`."""
-
-    def write(self, log: str, stored: Stored) -> None:
-        """Add the messages of a run."""
-        ...
-
-    def finish(self) -> None:
-        """Write the rest; the caller closes the file."""
-        ...
 
 
 class NdjsonWriter:

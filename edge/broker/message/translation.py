@@ -78,15 +78,6 @@ _PRIORITY_MAX: Final = 9
 _FIELDS: Final = {name: PROPERTY_NAMES.index(name) for name in AS_USER_PROPERTIES}
 _NO_PROPERTIES: Final = (None,) * len(PROPERTY_NAMES)
 
-_SINGLE: Final = (
-    "payload_format_indicator",
-    "message_expiry_interval_s",
-    "content_type",
-    "response_topic",
-    "correlation_data",
-)
-"""MQTT properties of a translated message, in addition to user properties."""
-
 _MS: Final = 1000
 _NS_IN_MS: Final = 1_000_000
 _UINT32_MAX: Final = 0xFFFF_FFFF
@@ -443,23 +434,6 @@ def mqtt_runs(run: Run) -> list[Run]:
         else:
             runs.append(Run(run.address, run.device, run.flags & ~AMQP, properties, [payload], run.received_at))
     return runs
-
-
-def mqtt_from_run(run: Run) -> Run:
-    """Translate an AMQP run to one MQTT run, with the properties that all messages share (see `mqtt_runs`)."""
-    runs = mqtt_runs(run)
-    if len(runs) == 1:
-        return runs[0]
-    kept = _common([decode_run(part.properties) for part in runs])
-    bodies = [body for part in runs for body in part.bodies]
-    return Run(run.address, run.device, run.flags & ~AMQP, encode_run(kept), bodies, run.received_at)
-
-
-def _common(every: Sequence[Properties]) -> Properties:
-    first = every[0]
-    kept = {name: getattr(first, name) for name in _SINGLE if len({getattr(one, name) for one in every}) == 1}
-    users = tuple(pair for pair in first.user_property if all(pair in one.user_property for one in every))
-    return Properties(user_property=users, **kept)
 
 
 def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ import jwt
 import msgspec
 
 from bridge import batch, plain
-from bridge.amqp_values import DecodeError, DescribedValue, Symbol, Timestamp, Uint, Ulong, decode, decode_all, encode
+from bridge.amqp_values import DecodeError, DescribedValue, Symbol, Timestamp, Uint, Ulong, decode, encode
 from bridge.message import AMQP, Run, Stored
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
@@ -154,7 +154,9 @@ def take_value(data: bytes) -> None:
 
     Values are compared after one encoding: it replaces non-ASCII characters of a symbol, which the standard forbids.
     """
-    for value in decode_all(data):
+    offset = 0
+    while offset < len(data):
+        value, offset = decode(data, offset)
         written = encode(value)
         again, end = decode(written)
         assert end == len(written)

@@ -38,7 +38,6 @@ from edge.broker.message.translation import (
     amqp_from_run,
     amqp_messages,
     flags_of,
-    mqtt_from_run,
     mqtt_runs,
     parse_message,
     payload_of,
@@ -390,7 +389,7 @@ class TestToMqtt:
         body = section(s.PROPERTIES, [None, None, None, None, "reply/x", "id-1", Symbol("text/plain")])
         body += section(s.APPLICATION_PROPERTIES, {"s": "x", "n": 2}) + section(s.VALUE, "text")
         run = Run("a", "d", AMQP | DURABLE | 1, section(s.HEADER, [True, None, Uint(1500)]), [body])
-        out = mqtt_from_run(run)
+        (out,) = mqtt_runs(run)
         assert (out.flags, out.bodies) == (DURABLE | 1, [b"text"])
         assert decode_run(out.properties) == Properties(
             payload_format_indicator=1,
@@ -443,9 +442,6 @@ class TestToMqtt:
         run = Run("a", "d", AMQP | 1, b"", [body("1"), body("1"), body("2")])
         assert [len(part) for part in mqtt_runs(run)] == [2, 1]
         assert [decode_run(part.properties).correlation_data for part in mqtt_runs(run)] == [b"1", b"2"]
-        one = mqtt_from_run(run)
-        assert len(one) == 3
-        assert decode_run(one.properties) == Properties(content_type="text/plain", response_topic="reply")
 
     def test_unreadable_or_untranslatable_messages_are_refused(self) -> None:
         odd = section(s.PROPERTIES, [None, None, None, None, "a/#", "x" * 70_000, Symbol("y" * 70_000)]) + DATA

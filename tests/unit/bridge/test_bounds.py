@@ -10,7 +10,7 @@ import pytest
 
 from bridge import plain
 from bridge import sections as s
-from bridge.amqp_values import UUID_KEYS_MAX, Allowance, DecodeError, TooLarge, Uint, decode, decode_all, encode
+from bridge.amqp_values import UUID_KEYS_MAX, Allowance, DecodeError, TooLarge, Uint, decode, encode
 from bridge.limits import (
     ANNOTATIONS_MAX,
     BATCH_ENDS_MAX,
@@ -80,11 +80,6 @@ class TestValues:
             decode(array(0x82, bytes(8), count + FIXED_ITEMS_A_VALUE))
         with pytest.raises(DecodeError):
             decode(array(0x82, bytes(8), 10)[:-1])
-
-    def test_sequence_of_values_is_bounded(self) -> None:
-        assert len(decode_all(EMPTY * VALUES_MAX)) == VALUES_MAX
-        with pytest.raises(TooLarge):
-            decode_all(EMPTY * (VALUES_MAX + 1))
 
     def test_16_mib_of_lists_are_refused_at_once(self) -> None:
         begin = time.process_time()

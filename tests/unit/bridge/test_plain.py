@@ -15,7 +15,7 @@ from bridge.plain import Hop, MessageError
 from bridge.publish_properties import read
 from bridge.sections import HEADER as HEADER_SECTION
 from bridge.sections import sections
-from edge.broker.message.translation import mqtt_from_run
+from edge.broker.message.translation import mqtt_runs
 
 HOP = Hop("gw1", "epoch")
 
@@ -76,7 +76,8 @@ class TestFromMqtt:
             assert message.properties == {"k": "2", "other": "x"}
             arrived = plain.parse(encoded)
             assert arrived.hops == (*hops[1:], "gw1")
-            came = read(mqtt_from_run(arrived.run).properties).users
+            (translated,) = mqtt_runs(arrived.run)
+            came = read(translated.properties).users
             assert came[:3] == (("k", "1"), ("other", "x"), ("k", "2"))
 
     def test_distinct_user_properties_need_no_list(self) -> None:

@@ -84,7 +84,7 @@ def test_it_comes_back_from_amqp(row: Property) -> None:
     end, start = bare_message(message)
     (back,) = mqtt_runs(Run("a", "d", AMQP, message[:end], [message[start:]]))
     assert back.properties == encoded(row), (
-        "translate the property in edge/broker/message/translation.py (_amqp_prefix, to_mqtt, _SINGLE), "
+        "translate the property in edge/broker/message/translation.py (_amqp_prefix, to_mqtt), "
         "or add it to NOT_IN_AMQP here"
     )
 
