@@ -33,6 +33,7 @@ import msgspec
 import sqlalchemy as sa
 import zstandard
 
+from bridge.durable_file import FILE_MODE, FOLDER_MODE, replace_file, sync_path
 from bridge.version import VERSION
 from cloud.hub.enrolment.files import FOLDER as AUTHORITY
 from cloud.hub.registry.database import Database
@@ -45,7 +46,6 @@ from cloud.hub.sealed_file import COST, SealBroken, SealedReader, SealedWriter
 from cloud.lake.delta import DeltaLake
 from cloud.place.place import LakePlace
 from edge.broker.security.credentials import FILE as USERS
-from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, sync_folder
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -130,7 +130,7 @@ def write_backup(
         _publish(whole, file)
     finally:
         whole.unlink(missing_ok=True)
-    sync_folder(file.parent)
+    sync_path(file.parent)
     return summary
 
 
@@ -294,12 +294,4 @@ def _part(name: str, content: bytes) -> RegistryPart:
 
 def _extract(target: Path, content: bytes) -> None:
     target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    whole = target.with_name(f"{target.name}.new")
-    whole.unlink(missing_ok=True)
-    descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as written:
-        written.write(content)
-        written.flush()
-        os.fsync(written.fileno())
-    whole.replace(target)
-    sync_folder(target.parent)
+    replace_file(target, content)

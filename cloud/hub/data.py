@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from edge.broker.security.private_file import write_private
+from bridge.durable_file import replace_file
 from edge.broker.store.lock import HUB_LOCK_NAME, is_held, lock_file
 from edge.health.data_owner import directory_fault
 from edge.output.system_errors import write_advice
@@ -85,7 +85,7 @@ def writer_id(path: Path) -> str:
         if found:
             log.warning("%s does not hold a writer id: a new one is created", file)
         made = secrets.token_hex(16)
-        write_private(file, made + "\n")
+        replace_file(file, f"{made}\n".encode())
     except OSError as error:
         raise DataError(f"{file} cannot be used: {error.strerror}; {write_advice(error)}") from error
     return made

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from edge.broker.security.private_file import write_private
+from bridge.durable_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class OlderCopyNotice:
             return
         log.error("the registry is an older copy: %s", sign.value)
         try:
-            write_private(self.file, "".join(f"{each.name}\n" for each in (*found, sign)))
+            replace_file(self.file, "".join(f"{each.name}\n" for each in (*found, sign)).encode())
         except OSError as error:
             log.warning("%s cannot be written: %s", self.file, error.strerror)
 

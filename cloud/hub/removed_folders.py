@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from bridge.durable_file import FOLDER_MODE, sync_path
 from cloud.hub.spaces import FOLDER
-from edge.broker.security.private_file import FOLDER_MODE, sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class RemovedFolders:
         place = self._aside / f"{tenant}.{now_us}"
         folder.rename(place)
         for changed in (self._aside, self._spaces):
-            sync_folder(changed)
+            sync_path(changed)
         log.warning(
             "tenant %s was removed: its stored messages are in %s, and are deleted in 30 days (%d bytes)",
             *(tenant, place, sum(each.stat().st_size for each in place.rglob("*") if each.is_file())),

@@ -1,16 +1,13 @@
-"""Configuration file of a gateway: JSON with a format number, always replaced atomically."""
+"""Configuration file of a gateway: JSON with a format number, replaced atomically, private for its passwords."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-FILE_MODE: Final = 0o600
-"""Resources contain passwords of remote peers."""
+from bridge.durable_file import replace_file, sync_path
 
 Content = TypeVar("Content", bound=msgspec.Struct)
 Mark = tuple[int, int, int]
@@ -66,18 +63,9 @@ class ConfigurationFile(Generic[Content]):
 
     def write(self, content: Content) -> None:
         """Replace the file; it is on disk on return. Raises `RepositoryError`; the file is then unchanged."""
-        fresh = self.path.with_suffix(".new")
         try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, FILE_MODE)
-            with os.fdopen(descriptor, "wb") as out:
-                out.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-                out.flush()
-                os.fsync(out.fileno())
-            fresh.replace(self.path)
-            self._sync_folder()
+            replace_file(self.path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
         except OSError as why:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
             raise self.failed("write", why) from why
 
     def delete(self) -> None:
@@ -85,17 +73,10 @@ class ConfigurationFile(Generic[Content]):
         try:
             self.path.unlink(missing_ok=True)
             if self.path.parent.is_dir():
-                self._sync_folder()
+                sync_path(self.path.parent)
         except OSError as why:
             raise self.failed("delete", why) from why
 
     def failed(self, verb: str, why: OSError) -> RepositoryError:
         """Return the error for a failed operation."""
         return RepositoryError(f"cannot {verb} {why.filename or self.path}: {why.strerror or why}")
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -18,13 +18,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bridge.desired import Desired
+from bridge.durable_file import FILE_MODE
 from bridge.hidden import hides
 from bridge.resources import plan
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.overlay import Overlay
 from bridge.resources.plan import Documents, ResourceChange
 from bridge.resources.resource import Resource, ResourceKinds
-from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark
+from edge.configuration.file import ConfigurationFile, Mark
 from edge.configuration.history import ON_THIS_MACHINE, ConfigurationHistory
 from edge.configuration.hub_part import layer, layers, managed, name_of, not_ours
 from edge.configuration.hub_versions import HubVersions

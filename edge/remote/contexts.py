@@ -5,13 +5,13 @@ A place is a data directory of this machine, or the URL of a console with the se
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from bridge.durable_file import replace_file
 from bridge.hidden import hides
 from edge.output.errors import CommandError, Exit
 from edge.output.text import word
@@ -87,14 +87,9 @@ def read() -> Contexts:
 def write(contexts: Contexts) -> None:
     """Write the contexts, for this user only. Raises CommandError."""
     path = file()
-    part = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(msgspec.json.format(msgspec.json.encode(contexts)) + b"\n")
-        part.replace(path)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(contexts)) + b"\n")
     except OSError as error:
         raise CommandError(f"{error.filename or path}: {error.strerror}", error="file-not-accessible") from None
 

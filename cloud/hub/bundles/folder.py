@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bridge.block_index import INDEX_BYTES_MAX, SUFFIX, BlockIndex, BlockIndexError
+from bridge.durable_file import FILE_MODE, FOLDER_MODE, sync_path
 from bridge.hub_bundles import NAME_WORDS, is_bundle_name, is_served_name
 from cloud.hub.bundles.limits import BUNDLE_BYTES_MAX, BUNDLES_MAX, COPIED_BYTES, FREE_BYTES_MIN
-from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, sync_folder
 from edge.output.text import word
 
 FOLDER: Final = "bundles"
@@ -138,7 +138,7 @@ class BundleFolder:
                 self._part(name).replace(self.folder / name)
             finally:
                 self._part(name).unlink(missing_ok=True)
-            sync_folder(self.folder)
+            sync_path(self.folder)
             return StoredBundle(name, size, sha256, index is not None)
 
     def remove(self, name: str) -> bool:
@@ -148,7 +148,7 @@ class BundleFolder:
         with self._locked():
             (self.folder / name).unlink(missing_ok=True)
             (self.folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
-            sync_folder(self.folder)
+            sync_path(self.folder)
         return True
 
     # --- inside -----------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from bridge.durable_file import replace_file
 from cloud.hub.enrolment.authority import KnownAuthority, PublicKey, key_pem, new_key
 from cloud.hub.enrolment.limits import DELEGATED_KEY_PAUSE_S, DELEGATED_KEY_RETRY_S
-from edge.broker.security.private_file import write_private
 
 log = logging.getLogger(__name__)
 
@@ -108,5 +108,5 @@ class DelegatedKey:
     def _make(self, now: float) -> CertifiedKey:
         key = new_key()
         certificate = self._certify(key.public_key(), now)
-        write_private(self._file, key_pem(key) + certificate.public_bytes(Encoding.PEM).decode())
+        replace_file(self._file, key_pem(key).encode() + certificate.public_bytes(Encoding.PEM))
         return CertifiedKey(key, certificate)

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from bridge.durable_file import FILE_MODE, FOLDER_MODE, replace_file
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX
 from cloud.hub.enrolment.authority import (
     KnownAuthority,
@@ -33,7 +34,6 @@ from cloud.hub.enrolment.est import EstClient, EstError, EstServer
 from cloud.hub.enrolment.limits import SERVER_DAYS
 from cloud.hub.enrolment.registration import Registration
 from edge.broker.configuration import TlsListener
-from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, write_private
 from edge.output.system_errors import write_advice
 
 FOLDER: Final = "authority"
@@ -69,10 +69,10 @@ def load_own_authority(data: Path, now: float, name: str) -> OwnAuthority:
         with _locked(folder):  # a command and the hub may start at the same time
             if not file.exists():
                 made = OwnAuthority.make(name, now)
-                write_private(file, made.key_pem + made.pem)
+                replace_file(file, (made.key_pem + made.pem).encode())
             found = read_authority(file, file)
             if not (folder / PUBLIC).exists() or (folder / PUBLIC).read_text("ascii", "replace") != found.pem:
-                write_private(folder / PUBLIC, found.pem)
+                replace_file(folder / PUBLIC, found.pem.encode())
     except OSError as error:
         raise AuthorityFileError(_unusable(folder, error)) from error
     return found
@@ -87,7 +87,7 @@ def load_authority(data: Path, given: GivenAuthority | None, now: float) -> Know
         return load_own_authority(data, now, f"Waypost hub {socket.gethostname()}"[:COMMON_NAME_CHARACTERS_MAX])
     authority = read_given_authority(given)
     (data / FOLDER).mkdir(mode=FOLDER_MODE, exist_ok=True)
-    write_private(data / FOLDER / PUBLIC, authority.pem)
+    replace_file(data / FOLDER / PUBLIC, authority.pem.encode())
     return authority
 
 
@@ -218,7 +218,7 @@ class ServerCertificate:
     def install(self, key: ec.EllipticCurvePrivateKey, pem: str) -> None:
         """Store a certificate with its key. Raises `AuthorityFileError`."""
         try:
-            write_private(self.file, key_pem(key) + pem)
+            replace_file(self.file, (key_pem(key) + pem).encode("ascii"))
         except OSError as error:
             raise AuthorityFileError(_unusable(self.file, error)) from error
         self._due_at = _due_at(x509.load_pem_x509_certificate(pem.encode("ascii")))

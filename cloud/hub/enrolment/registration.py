@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from bridge.durable_file import replace_file
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, RefusalReason
 from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import key_id
@@ -28,7 +29,6 @@ from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.enrolment.limits import AUTHORITIES_FETCHED_S, EST_AT_ONCE_MAX
 from cloud.hub.peers import SCHEME, gateway_uri
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, NamelessRequest
-from edge.broker.security.private_file import write_private
 from edge.output.text import line
 
 E = TypeVar("E", bound=x509.ExtensionType)
@@ -64,7 +64,7 @@ class Registration:
         found = self._client.authorities()
         if found == self._authorities:
             return
-        write_private(self.file, "".join(map(_pem, (self._own, *found))))
+        replace_file(self.file, "".join(map(_pem, (self._own, *found))).encode())
         self._authorities = found
 
     def load_stored(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from bridge.durable_file import FOLDER_MODE, replace_file
 from cloud.hub.registry.enrolments import CertificateRecord
-from edge.broker.security.private_file import FOLDER_MODE, write_private
 
 REVOKED: Final = "revoked.json"
 
@@ -56,4 +56,4 @@ class RevocationRecord:
             if each.ends_at > now_us
         ]
         self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        write_private(self._file, json.dumps(msgspec.to_builtins(entries)))
+        replace_file(self._file, json.dumps(msgspec.to_builtins(entries)).encode())

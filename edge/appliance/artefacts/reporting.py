@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from bridge.artefacts.report import UpdateMessage, UpdateState
+from bridge.durable_file import FOLDER_MODE
 from edge.appliance.artefacts.database import is_full
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.keeper import FOLDER, ArtefactKeeper
@@ -31,7 +32,6 @@ from edge.appliance.artefacts.reports import (
     is_before,
 )
 from edge.broker.http.refusal import RequestRefused
-from edge.broker.security.private_file import FOLDER_MODE
 from edge.configuration.resources import ArtefactsSpec
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from bridge.artefacts.faults import ArtefactFault, ArtefactRefused
 from bridge.artefacts.limits import READ_BYTES
 from bridge.artefacts.manifest import ArtefactManifest
 from bridge.artefacts.verification import ImageVerifier, check_sequence
+from bridge.durable_file import FOLDER_MODE, sync_path
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.index import ArtefactIndex, IndexedArtefact
 from edge.appliance.artefacts.limits import NAMES_MAX, SYNC_BYTES
-from edge.broker.security.private_file import FOLDER_MODE, sync_folder
 
 FOLDER: Final = "artefacts"
 """Folder in the gateway's data directory."""
@@ -144,7 +144,7 @@ class ArtefactStorage:
         image = self.image(artefact)
         if not image.exists():
             self._part_path(artefact).rename(image)
-        sync_folder(self._folder)
+        sync_path(self._folder)
         self._index.mark_stored(artefact, *hashes)
         self._delete_superseded()
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from edge.broker.security.private_file import FOLDER_MODE, sync_folder
+from bridge.durable_file import FILE_MODE, FOLDER_MODE, replace_file, sync_path
 from edge.card.location import FILE
 
 APPLIED: Final = "waypost.applied.yaml"
@@ -51,18 +51,8 @@ class CardPaths:
 def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None) -> None:
     """Create or replace a file atomically; it is on disk on return. `owner`: user and group of the file, by default
     those of this process. Raises OSError."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE if mode == 0o600 else 0o755)
-    fresh = file.with_name(f"{file.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
-        if owner is not None and owner != (os.geteuid(), os.getegid()):
-            os.fchown(out.fileno(), *owner)
-        os.fchmod(out.fileno(), mode)  # whatever the umask is
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    fresh.replace(file)
-    sync_folder(file.parent)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE if mode == FILE_MODE else 0o755)
+    replace_file(file, content, mode=mode, owner=owner)
 
 
 def set_light(places: CardPaths, light: str) -> None:
@@ -83,4 +73,4 @@ def remove_secret(file: Path) -> None:
             out.flush()
             os.fsync(out.fileno())
         file.unlink()
-        sync_folder(file.parent)
+        sync_path(file.parent)

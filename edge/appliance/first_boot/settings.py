@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from bridge.durable_file import sync_path
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot import rendering
 from edge.appliance.first_boot.imager_files import take_over
 from edge.appliance.first_boot.journal import FirstBootSettings, SettingsRefusal
 from edge.appliance.first_boot.places import FOLDER, REFUSAL, WANTED, CardPaths, remove_secret, write_whole
-from edge.broker.security.private_file import sync_folder
 from edge.card.location import FILE
 from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, plain_of, read
 from edge.card.text import text_of, without_secrets
@@ -212,6 +212,6 @@ def _remove_secrets(places: CardPaths) -> None:
     if card is not None:
         write_whole(places.applied, text_of(without_secrets(plain_of(text, FILE))).encode(), mode=0o644)
         places.file.rename(places.ended)
-        sync_folder(places.card)
+        sync_path(places.card)
     remove_secret(places.ended)
     places.refused.unlink(missing_ok=True)

@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from bridge.durable_file import FOLDER_MODE, replace_file, sync_path
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.request import key_pem, new_key
-from edge.broker.security.private_file import FOLDER_MODE, sync_folder, write_private
 
 NEXT_KEY: Final = "next.key"
 
@@ -46,7 +46,7 @@ class GatewayIdentity:
             pass
         made = new_key()
         self.file.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        write_private(self._next_key, key_pem(made))
+        replace_file(self._next_key, key_pem(made).encode())
         return made
 
     def forget_key(self) -> None:
@@ -57,9 +57,9 @@ class GatewayIdentity:
 
     def replace(self, key: ec.EllipticCurvePrivateKey, certificate: str, authority: str) -> None:
         """Replace the identity by a new certificate and authority (PEM), on disk on return. Raises OSError."""
-        write_private(self.file, key_pem(key) + certificate + authority)
+        replace_file(self.file, (key_pem(key) + certificate + authority).encode("ascii"))
         self._next_key.unlink(missing_ok=True)
-        sync_folder(self.file.parent)
+        sync_path(self.file.parent)
 
     def authority(self) -> str:
         """Return the hub's authority (PEM), the last certificate in the file. Raises OSError, ValueError."""

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.durable_file import FOLDER_MODE, replace_file
 from edge.appliance.identity.location import identity_file
-from edge.broker.security.private_file import FOLDER_MODE, write_private
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -69,7 +69,7 @@ class OwnCertificate:
         due_at = (now + timedelta(days=DUE_DAYS)).replace(microsecond=0)
         self._made.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         head = f"Renewed from {due_at.isoformat()}\n"
-        write_private(self._made, head + key_pem(key) + _self_signed(key, self._name, now))
+        replace_file(self._made, (head + key_pem(key) + _self_signed(key, self._name, now)).encode())
         self._due_at = due_at
 
     def _read_due(self) -> datetime | None:

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Final
 
+from bridge.durable_file import replace_file
 from bridge.enrolment import REVOKED_PATH
 from edge.appliance.identity.exchange import HubEnrolmentClient, WrongHub, trusting
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.broker.configuration import TlsFiles
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
-from edge.broker.security.private_file import write_private
 from edge.health.certificates import validity_of
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def fetch(data: Path, exchange: HubEnrolmentClient) -> None:
     context = trusting(authority, check_time=_clock_is_plausible(own))
     listed = exchange.fetch(REVOKED_PATH, context, LIST_BYTES_MAX)
     candidate = own.with_name(REVOKED + CANDIDATE)
-    write_private(candidate, _pem(listed))
+    replace_file(candidate, _pem(listed).encode())
     try:
         _verify_list(candidate, own, exchange)
         candidate.replace(own.with_name(REVOKED))

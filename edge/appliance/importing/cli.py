@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import Final
 
 import click
 
+from bridge.durable_file import replace_file
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import SUFFIXES, parse, to_yaml
 from edge.appliance.importing.report import ImportedConfiguration, ImportOutcome, in_order
@@ -21,7 +20,6 @@ from edge.output.system_errors import write_advice
 from edge.output.terminal import say
 from edge.output.text import word
 
-FILE_MODE: Final = 0o600
 """Mode of the written file: it has hashes of passwords, and passwords of peers."""
 NOTES: Final = Listing("import", "setting", ("outcome", "place", "setting", "words"), (), "no settings")
 
@@ -101,13 +99,8 @@ def _write(target: Path, text: str, *, force: bool) -> None:
     if target.exists() and not force:
         hint = "name another file, or add --force"
         raise CommandError(f"{target} exists", hint=hint, code=Exit.USAGE, error="file-exists")
-    fresh = target.with_name(f"{target.name}.new")
     try:
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "w", encoding="utf-8") as out:
-            out.write(text)
-        fresh.replace(target)
+        replace_file(target, text.encode())
     except OSError as why:
         raise CommandError(
             f"{target} cannot be written: {why.strerror}", hint=write_advice(why), error="file-not-accessible"

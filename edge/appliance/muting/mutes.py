@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
+from bridge.durable_file import replace_file
 from edge.appliance.muting.limits import MUTES_MAX
-from edge.broker.security.private_file import write_private
 from edge.health.problems import HealthProblem, ProblemMute, Severity
 from edge.output.log_history import event
 from edge.output.text import line
@@ -127,7 +127,7 @@ class ProblemMutes:
             log.info("problem %s is no longer muted: its time is over", line(each.name), extra=event("problem"))
 
     def _write(self, mutes: dict[tuple[str, str], ProblemMuteRecord]) -> None:
-        write_private(self._file, json.dumps([msgspec.to_builtins(each) for each in mutes.values()]))
+        replace_file(self._file, json.dumps([msgspec.to_builtins(each) for each in mutes.values()]).encode())
         self._mutes = mutes
 
     def _read(self) -> list[ProblemMuteRecord]:

@@ -18,9 +18,9 @@ from typing import IO, Final, TypeVar
 import msgspec
 import zstandard
 
+from bridge.durable_file import FILE_MODE, FOLDER_MODE, sync_path
 from edge.appliance.update.wanted import FOLDER as UPDATES
 from edge.broker.listeners.endpoints import FILE_NAME as ENDPOINTS
-from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, sync_folder
 from edge.broker.store.lock import LOCK_NAME
 from edge.broker.store.moved import ARRIVING_NAME, MOVED_NAME
 
@@ -127,7 +127,7 @@ def unpack_archive(source: Path, target: Path) -> ArchiveHead:
         wrong = sorted(name for name in listed.keys() | sums.keys() if listed.get(name) != sums.get(name))
         raise ArchiveDamaged(f"it was changed: {wrong[0]}")
     for folder in sorted({each.parent for each in target.rglob("*")} | {target}):
-        sync_folder(folder)
+        sync_path(folder)
     return described
 
 

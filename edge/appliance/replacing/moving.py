@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.durable_file import FILE_MODE, sync_path
 from bridge.version import VERSION
 from edge.appliance.first_boot.journal import FirstBootJournal
 from edge.appliance.first_boot.places import write_whole
@@ -33,7 +34,6 @@ from edge.appliance.replacing.archive import (
     unpack_archive,
     write_archive,
 )
-from edge.broker.security.private_file import FILE_MODE, sync_folder
 from edge.broker.store.lock import LOCK_NAME, DirectoryLock
 from edge.broker.store.moved import ARRIVING_NAME, MOVED_NAME
 from edge.broker.store.sqlite import FILE_NAME
@@ -97,7 +97,7 @@ def move_out(data: Path, target: Path, *, gateway: str, epoch: str, created: str
         write_archive(fresh, data, head)
         write_whole(data / MOVED_NAME, msgspec.json.encode(MoveMark(id=head.id, gateway=gateway)), mode=FILE_MODE)
         fresh.replace(target)
-        sync_folder(target.parent)
+        sync_path(target.parent)
     finally:
         lock.release()
     return head
@@ -132,7 +132,7 @@ def move_in(data: Path, source: Path | None, begin_epoch: Callable[[], object]) 
         lock.release()
     begin_epoch()
     (data / ARRIVING_NAME).unlink()
-    sync_folder(data)
+    sync_path(data)
     return mark
 
 
@@ -154,7 +154,7 @@ def give_up(data: Path, begin_epoch: Callable[[], object]) -> MoveMark:
         raise MoveRefused(f"the gateway of {data} was not moved", "nothing: it may run")
     begin_epoch()
     (data / MOVED_NAME).unlink()
-    sync_folder(data)
+    sync_path(data)
     return mark
 
 
@@ -196,7 +196,7 @@ def _replace_entries(data: Path, mark: MoveMark) -> None:
     for name in mark.entries:
         if name not in arrived:
             (place / name).rename(data / name)
-    sync_folder(data)
+    sync_path(data)
     _remove(place)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from bridge.durable_file import sync_path
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import schema
 from edge.broker.store.errors import StoreTooNew
@@ -75,12 +76,9 @@ def copy_of(connection: sqlite3.Connection, target: Path, on_progress: Callable[
             connection.backup(
                 copy, pages=256, progress=lambda _, left, all_: on_progress((all_ - left) * page, all_ * page)
             )
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_path(part)
         part.replace(target)
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync_path(target.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from bridge.block_index import INDEX_BYTES_MAX, SUFFIX, BlockIndex, BlockIndexError
+from bridge.durable_file import sync_path
 from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
 from edge.appliance.update.bundle_server import BundleServer
@@ -38,7 +39,6 @@ from edge.appliance.update.limits import (
 )
 from edge.appliance.update.own_pieces import OwnPieces
 from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
-from edge.broker.security.private_file import sync_folder
 
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _PASSING: Final = (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS)
@@ -241,7 +241,7 @@ class BundleDownload:
             found = hashlib.file_digest(source, "sha256").hexdigest()
         if found == wanted.sha256:
             part.replace(self._files.bundle(wanted))
-            sync_folder(part.parent)
+            sync_path(part.parent)
             self._note(bytes=wanted.size, trouble="")
             return
         part.unlink()
@@ -324,7 +324,7 @@ class BundleDownload:
                     raise  # the hub is busy, and says when to ask again: the index is as good as before
                 raise self._failed_index(str(refused)) from None
         part.replace(file)
-        sync_folder(file.parent)
+        sync_path(file.parent)
 
     def _store_index(
         self, wanted: WantedSystem, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes], size: int

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge.durable_file import replace_file
 from edge.broker.http.limits import SESSIONS_MAX
 from edge.broker.http.session_archive import ArchiveFailed, KeptSession
 from edge.broker.http.sessions import choose_displaced
-from edge.broker.security.private_file import write_private
 from edge.output.system_errors import write_advice
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class SessionFile:
     def _write(self, sessions: _Sessions) -> None:
         documents: Any = [msgspec.to_builtins(each) for each in sessions.values()]
         try:
-            write_private(self._file, json.dumps(documents))
+            replace_file(self._file, json.dumps(documents).encode())
         except OSError as error:
             raise ArchiveFailed(f"cannot write {self._file}: {error.strerror}; {write_advice(error)}") from error
         self._kept = sessions

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from bridge.durable_file import replace_file
 from bridge.resources.endpoint import ListenEndpoint, authority
-from edge.broker.security.private_file import write_private
 from edge.broker.store.lock import HUB_LOCK_NAME, is_held
 
 FILE_NAME: Final = "endpoints.json"
@@ -22,7 +22,7 @@ FILE_NAME: Final = "endpoints.json"
 def write_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
     """Write the bound address of each listener by its name. Raises OSError."""
     places = {name: authority(*place) for name, place in bound.items()}
-    write_private(data / FILE_NAME, msgspec.json.encode(places).decode())
+    replace_file(data / FILE_NAME, msgspec.json.encode(places))
 
 
 def remove_endpoints(data: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from bridge.durable_file import replace_file
 from edge.broker.configuration import TokenIssuer
 from edge.broker.security.code_flow import CodeFlow
 from edge.broker.security.issuer_requests import IssuerError, fetch_keys
@@ -24,7 +25,6 @@ from edge.broker.security.limits import (
     ISSUER_RETRY_S,
     TOKENS_WAITING_MAX,
 )
-from edge.broker.security.private_file import write_private
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens
 from edge.broker.security.tokens import BearerTokenError, IssuerKey, UnknownIssuerKey, read_keys, verify, verify_person
@@ -202,7 +202,7 @@ class Issuer:
 
     def _save(self, document: Any, fetched_at_s: float) -> None:
         kept = {"issuer": self.configuration.issuer, "fetched_at": fetched_at_s, "keys": document}
-        write_private(self._file, json.dumps(kept))
+        replace_file(self._file, json.dumps(kept).encode())
 
 
 def _usable(document: Any) -> tuple[IssuerKey, ...]:

@@ -7,13 +7,13 @@ given its path.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
+from bridge.durable_file import replace_file
+
 FILE: Final = "operator.token"
-FILE_MODE: Final = 0o600
 _TOKEN_BYTES: Final = 32
 _CHARACTERS_MIN: Final = 40
 """Shortest valid token: a shorter one was cut off by a full card, or not written by a gateway."""
@@ -36,14 +36,7 @@ def operator_token(data: Path) -> str:
     except (FileNotFoundError, UnicodeDecodeError):
         pass
     made = secrets.token_urlsafe(_TOKEN_BYTES)
-    part = path.with_suffix(".new")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(made + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    replace_file(path, f"{made}\n".encode())
     return made
 
 

@@ -8,11 +8,11 @@ the first one, which readers of the lake check.
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bridge.durable_file import replace_file
 from edge.broker.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -63,19 +63,6 @@ class StatementKey:
 
     def _create(self) -> bytes:
         """Create a key atomically and durably. Raises OSError."""
-        seed, fresh = os.urandom(KEY_BYTES), self._path.with_suffix(".new")
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, seed)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        fresh.rename(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        seed = os.urandom(KEY_BYTES)
+        replace_file(self._path, seed)
         return seed

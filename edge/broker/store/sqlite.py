@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from bridge.durable_file import sync_path
 from edge.broker.store import epochs, openings, schema, wal, wear
 from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.connections import connect_reader, connect_writer
@@ -250,10 +251,8 @@ def _remove_store(directory: Path) -> None:
 
 def _sync_directory(directory: Path) -> None:
     """Make the name of the database file durable (SQLite does that only for its log)."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     with contextlib.suppress(OSError):  # the file system does not support it
-        os.fsync(descriptor)
-    os.close(descriptor)
+        sync_path(directory)
 
 
 def _make_file(path: Path) -> None:

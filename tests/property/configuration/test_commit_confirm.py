@@ -84,7 +84,8 @@ class CommitConfirm(RuleBasedStateMachine):
             patch.setattr(os, "fsync", _killed) if at == "writing" else patch.setattr(Path, "replace", _killed)
             if at == "synced":
                 patch.undo()
-                patch.setattr("edge.configuration.file.ConfigurationFile._sync_folder", _killed)
+                patch.setattr("bridge.durable_file.sync_path", _killed)
+                patch.setattr("edge.configuration.file.sync_path", _killed)
             try:
                 step()
             except SimulatedKill:

@@ -105,14 +105,14 @@ def test_mute_that_is_added_while_others_end_stays(
 ) -> None:
     """A page is shown between the two steps of a change, while a mute ends."""
     mutes.add(record("clock", seconds=30))
-    write = muting.write_private
+    write = muting.replace_file
 
     def shown_meanwhile(file: Path, text: str) -> None:
         clock.now_s += 40
         assert muted(mutes, found("clock")) == [("clock", "it fails", False)]
         write(file, text)
 
-    monkeypatch.setattr(muting, "write_private", shown_meanwhile)
+    monkeypatch.setattr(muting, "replace_file", shown_meanwhile)
     mutes.add(record("store"))
     assert [each.name for each in mutes.all()] == ["store"]
 
@@ -219,7 +219,7 @@ def test_full_card_mutes_nothing(mutes: ProblemMutes, clock: Clock, monkeypatch:
     def full(file: Path, _: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(file))
 
-    monkeypatch.setattr(muting, "write_private", full)
+    monkeypatch.setattr(muting, "replace_file", full)
     answer = ask(mutes, clock, "POST", "/api/v1/mutes", {"name": "clock", "seconds": 60, "reason": "works"})
     assert answer.status_code == 503
     assert "the disk is full: free space there" in answer.json()["error"]

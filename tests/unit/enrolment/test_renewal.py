@@ -174,7 +174,7 @@ def test_renewal_survives_a_kill_at_any_line(gateway: Enrolled, monkeypatch: pyt
     def kill(*_: Any) -> None:
         raise Killed
 
-    for place in ("os.fsync", "pathlib.Path.replace", "edge.appliance.identity.files.write_private"):
+    for place in ("os.fsync", "pathlib.Path.replace", "edge.appliance.identity.files.replace_file"):
         gateway.now += 61 * DAY
         monkeypatch.setattr(place, kill)
         with pytest.raises(Killed):

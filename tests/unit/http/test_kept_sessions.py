@@ -299,8 +299,8 @@ def test_no_session_lasts_for_ever(tmp_path: Path) -> None:
 
 def test_use_is_written_some_times_in_an_idle_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
-    whole = session_file.write_private
-    monkeypatch.setattr(session_file, "write_private", lambda *given: (written.append(0), whole(*given)))
+    whole = session_file.replace_file
+    monkeypatch.setattr(session_file, "replace_file", lambda *given: (written.append(0), whole(*given)))
 
     async def test(world: World) -> None:
         node = Node(world)  # its power is cut
@@ -345,7 +345,7 @@ def test_revocation_is_written_a_moment_later(tmp_path: Path) -> None:
 
 
 def test_full_medium_lets_people_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = session_file.write_private
+    whole = session_file.replace_file
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -354,7 +354,7 @@ def test_full_medium_lets_people_work(tmp_path: Path, monkeypatch: pytest.Monkey
         async with Node(world) as node:
             await node.sign_in("bob")
             kept = httpx.Cookies(world.jar)
-            monkeypatch.setattr(session_file, "write_private", full)
+            monkeypatch.setattr(session_file, "replace_file", full)
             assert (await node.sign_in(jar=httpx.Cookies())).status_code == 200, "it works without being kept"
             assert node.keeper.trouble is not None
             assert "the disk is full: free space there" in node.keeper.trouble
@@ -363,7 +363,7 @@ def test_full_medium_lets_people_work(tmp_path: Path, monkeypatch: pytest.Monkey
             assert answer.status_code == 503
             assert "signed out here; but the session is still on disk" in answer.json()["error"]
             assert await node.look(kept) == 401, "it has ended all the same"
-            monkeypatch.setattr(session_file, "write_private", whole)
+            monkeypatch.setattr(session_file, "replace_file", whole)
             await node.settle()
             assert [each["user"] for each in json.loads((tmp_path / FILE).read_text())] == ["ann"], "kept now"
             assert node.keeper.trouble is None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bridge.durable_file import sync_path
 from edge.appliance.store.recovery import snapshot
 from edge.appliance.store.recovery.rebuilding import Rebuilding
 from edge.appliance.store.recovery.report import RepairReport
@@ -46,7 +47,7 @@ def repair(
             with contextlib.closing(Salvage(copy)) as salvage:
                 report = Rebuilding(salvage, copy, fresh, lambda done: on_progress(done, size)).run(taken)
             if write:
-                _sync(fresh)
+                sync_path(fresh)
                 fresh.replace(data / REPAIRED_NAME)
                 report.damaged_copy = _put_in_place(data)
         except sqlite3.Error as error:
@@ -61,14 +62,6 @@ def repair(
         lock.release()
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _put_in_place(data: Path) -> str:
     """Swap the repaired file in. Each step can be repeated: a store is not opened while `REPAIRED_NAME` exists."""
     path, fresh = data / FILE_NAME, data / REPAIRED_NAME
@@ -80,7 +73,7 @@ def _put_in_place(data: Path) -> str:
     if log.exists():
         log.replace(damaged.with_name(damaged.name + "-wal"))  # the new file must not get the old log
     (data / f"{FILE_NAME}-shm").unlink(missing_ok=True)
-    _sync(data)
+    sync_path(data)
     fresh.replace(path)
-    _sync(data)
+    sync_path(data)
     return str(damaged)
