@@ -160,7 +160,10 @@ def make_image(
     for each in ("root.ext4", "data.ext4"):
         (parts / each).symlink_to(system / each)
     lines = "".join(f'        file "{each}" {{ image = "{each}" }}\n' for each in names)
-    (work / "genimage.cfg").write_text((HERE / "genimage.cfg").read_text().replace("@FIRMWARE@\n", lines))
+    text = (HERE / "genimage.cfg").read_text()
+    for name, value in (("@FIRMWARE@\n", lines), ("@ROOT_MIB@", f"{ROOT_MIB}"), ("@DATA_MIB@", f"{DATA_MIB}")):
+        text = text.replace(name, value)
+    (work / "genimage.cfg").write_text(text)
     (work / "empty").mkdir()
     words = (
         "--rootpath",

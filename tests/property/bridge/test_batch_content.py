@@ -13,6 +13,7 @@ from bridge.batch_content import BatchContent, read
 from bridge.columns import BatchError
 from bridge.message import Run, Stored
 from tests.property.bridge.stored_logs import logs
+from tests.support.examples import examples
 from tests.support.models import batch_content as model
 
 
@@ -33,7 +34,7 @@ def outcome(reader: Any, *sections: Any) -> BatchContent | None:
 
 
 @given(logs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_encoded_content_is_read_alike(items: list[Stored]) -> None:
     sections = sections_of(items)
     found, expected = read(*sections), model.read(*sections)
@@ -42,7 +43,7 @@ def test_encoded_content_is_read_alike(items: list[Stored]) -> None:
 
 
 @given(logs(), st.data())
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=examples(1_000), deadline=None)
 def test_changed_content_is_read_alike(items: list[Stored], data: st.DataObject) -> None:
     """Reader and model agree after changes to both sections, their ends, and the head."""
     *sections, ranges, messages = sections_of(items)
