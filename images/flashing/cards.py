@@ -19,6 +19,8 @@ from images.flashing.labels import Label
 
 CARDS_MAX = 16
 """Cards written at once: card readers on the USB of one machine."""
+SIGNALS_S = 0.5
+"""Longest delay of Ctrl-C, in seconds."""
 
 
 class CardJob(NamedTuple):
@@ -97,7 +99,9 @@ def write_cards(
     with ThreadPoolExecutor(len(all_jobs)) as threads:
         futures = [threads.submit(one, number) for number in range(len(all_jobs))]
         try:
-            wait(futures)
+            # A signal that arrives right before a wait does not wake it.
+            while wait(futures, timeout=SIGNALS_S).not_done:
+                pass
         except KeyboardInterrupt:
             stopped.set()
         return [each.result() for each in futures]

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from base64 import b64encode
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -34,10 +35,11 @@ _MORE_TAGS = {"a", "li", "ol", "ul", "i", "h3", "wbr", "nav"}
 
 
 NOW = START + timedelta(minutes=2)
+"""Default clock of the pages: shortly after the messages of the small lake."""
 MEASURED_POOLS: list[pa.MemoryPool] = []
 """Memory pools of tests, kept to the end: a thread of Arrow that frees a buffer of a pool that is gone ends the process
-with a segmentation fault."""
-"""Default clock of the pages: shortly after the messages of the small lake."""
+with a segmentation fault.
+"""
 
 
 def figures(lake: Path, now: datetime = NOW) -> queries.LakeFigures:
@@ -179,31 +181,37 @@ class TestPage:
         assert "4 messages in the lake, 5 duplicates, 2 unexplained gaps" in text
         assert "given up: expired" in text
 
-    @pytest.mark.parametrize("evil", [*HOSTILE, "</script><script>alert(1)</script><b onclick=x>&amp;{{ 7 * 7 }}"])
-    def test_names_from_devices_stay_text(self, lake: Path, evil: str) -> None:
+    def test_names_from_devices_stay_text(self, lake: Path) -> None:
         plain, _ = read(page.render(figures(lake), facts.Facts()))
-        mine = {"gateway": evil}
-        put(lake, "gateway_freshness", fresh(None, **mine), fresh(evil, **mine), made_of=0)
-        put(lake, "completeness", address(address=evil, unexplained=1, **mine), made_of=0)
-        put(lake, "gaps", address(address=evil, missing=1, explained=True, reason=evil, **mine), made_of=0)
-        put(lake, "throughput", bucket(0, 2, 2, **mine), bucket(30, 1, 1, lane="backlog", **mine), made_of=0)
-        put(lake, "outages", outage(30, 31, 50, **mine), made_of=0)
-        series = mine | {"device": evil, "metric": evil, "address": evil}
-        put(lake, "rollup_1m", window(0, 1.0, 3.0, **series), made_of=0)
-        put(lake, "anomalies", anomaly(0, 9.0, rule=evil, **series))
-        put(lake, "device_health", device(evil, missed=99, **mine))
-        put(lake, "set_aside", {"source": evil, "path": evil, "job": evil, "gateway_first": evil, "gateway_last": evil,
-                                "reason": evil, "found_at": START})  # fmt: skip
-        event = facts.Event(at=START, label=evil)
-        told = facts.Facts(title=evil, notes=(evil,), events=(event,), facts=(facts.Fact(evil, evil, evil),))
+        names = [*HOSTILE, "</script><script>alert(1)</script><b onclick=x>&amp;{{ 7 * 7 }}"]
+        rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for evil in names:
+            mine = {"gateway": evil}
+            series = mine | {"device": evil, "metric": evil, "address": evil}
+            rows["gateway_freshness"] += fresh(None, **mine), fresh(evil, **mine)
+            rows["completeness"] += (address(address=evil, unexplained=1, **mine),)
+            rows["gaps"] += (address(address=evil, missing=1, explained=True, reason=evil, **mine),)
+            rows["throughput"] += bucket(0, 2, 2, **mine), bucket(30, 1, 1, lane="backlog", **mine)
+            rows["outages"] += (outage(30, 31, 50, **mine),)
+            rows["rollup_1m"] += (window(0, 1.0, 3.0, **series),)
+            rows["anomalies"] += (anomaly(0, 9.0, rule=evil, **series),)
+            rows["device_health"] += (device(evil, missed=99, **mine),)
+            texts = dict.fromkeys(("source", "path", "job", "gateway_first", "gateway_last", "reason"), evil)
+            rows["set_aside"] += (texts | {"found_at": START},)
+        for name, made in rows.items():
+            put(lake, name, *made, made_of=None if name in {"anomalies", "device_health", "set_aside"} else 0)
         reader_of = reader(lake)
-        for known in (reader_of.fleet(), reader_of.gateway(("default", evil))):
-            content = page.render(known, told, {("default", evil): page.file_name(("default", evil))})
-            parsed, _ = read(content)
-            assert set(parsed.tags) <= {*plain.tags, *_MORE_TAGS}
-            assert parsed.handlers == []
-            assert content.count(b"<script") == len(page.SCRIPTS) + content.count(b'<script type="application/json"')
-            assert " ".join(evil.split()) in " ".join("".join(parsed.text).split())
+        files = {("default", evil): page.file_name(("default", evil)) for evil in names}
+        for evil in names:
+            event = facts.Event(at=START, label=evil)
+            told = facts.Facts(title=evil, notes=(evil,), events=(event,), facts=(facts.Fact(evil, evil, evil),))
+            for known in (reader_of.fleet(), reader_of.gateway(("default", evil))):
+                content = page.render(known, told, files)
+                parsed, _ = read(content)
+                assert set(parsed.tags) <= {*plain.tags, *_MORE_TAGS}
+                assert parsed.handlers == []
+                assert content.count(b"<script") == len(page.SCRIPTS) + content.count(b'<script type="application/json"')
+                assert " ".join(evil.split()) in " ".join("".join(parsed.text).split())
 
     def test_the_numbers_of_the_charts_are_those_of_the_lake(self, lake: Path) -> None:
         content = page.render(figures(lake), facts.Facts())

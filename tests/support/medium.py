@@ -20,6 +20,8 @@ from typing import Final, NamedTuple, Self
 import pytest
 
 SOURCE: Final = Path(__file__).with_name("medium.c")
+FREE_BYTES_MIN: Final = 1 << 30
+"""Free memory that `fast_folder` requires. A container has a folder of 64 MB by default."""
 _RECORD: Final = struct.Struct("<IIQQ")
 _FIELDS: Final = {
     "classes": (0, "I"), "write_errno": (4, "I"), "sync_errno": (8, "I"), "read_errno": (12, "I"),
@@ -85,7 +87,9 @@ def fast_folder() -> str | None:
     trace decides which data is durable.
     """
     memory = Path("/dev/shm")
-    return str(memory) if os.access(memory, os.W_OK) else None
+    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < FREE_BYTES_MIN:
+        return None
+    return str(memory)
 
 
 class Medium:

@@ -1,4 +1,8 @@
-"""Private PostgreSQL for tests: Debian's server as an ordinary process, in its own folder, on loopback."""
+"""Private PostgreSQL for tests: Debian's server as an ordinary process, in its own folder, on loopback.
+
+The folder is in memory where there is one: the registry refuses a server without `fsync`, which takes most of the time
+of a test on a disk. Tests end the process, and not the machine, so they find the same data.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from urllib.parse import quote
 
 import psycopg
 
+from tests.support.medium import fast_folder
+
 READY_S: Final = 60.0
 STOP_S: Final = 30.0
 PASSWORD: Final = "p@ss:word/Ж%41"
@@ -27,6 +33,9 @@ CAREFUL: Final = f"careful:{quote(PASSWORD, safe='')}"
 
 STANDBY: Final = "standby"
 """Name under which a standby connects, and which its primary waits for."""
+
+SMALL: Final = ("shared_buffers=16MB", "max_wal_size=64MB")
+"""Settings of a server beside other ones in memory."""
 
 HBA: Final = """
 host all careful 127.0.0.1/32 scram-sha-256
@@ -52,7 +61,7 @@ class Postgres:
         self._binaries = found
         self._user = _ordinary_user()
         self.port = _port()
-        self.folder = Path(tempfile.mkdtemp(prefix="waypost-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="waypost-postgres-", dir=fast_folder()))
         if self._user is not None:
             shutil.chown(self.folder, self._user)
         self._data = self.folder / "data"
@@ -75,7 +84,7 @@ class Postgres:
 
     def start(self, *settings: str) -> Self:
         """Start it and wait until it answers. It ends with this process in any case."""
-        common = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=", "shared_buffers=16MB")
+        common = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=", *SMALL)
         options = [part for setting in (*common, *settings) for part in ("-c", setting)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -512,14 +512,15 @@ def write(self, at, content):
         os.kill(os.getpid(), signal.SIGINT)
         noticed.wait(60)
 
-def wait(begun):
-    try:
-        waiting.set()
-        return real_wait(begun)
-    except KeyboardInterrupt:
-        noticed.set()
-        raise
+def wait(begun, timeout):
+    waiting.set()
+    return real_wait(begun, timeout)
 
+def interrupt(number, frame):
+    noticed.set()
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, interrupt)
 writing.CardTarget.write, cards.wait = write, wait
 sys.exit(run(["flash", image, target, "--certificate", certificate, "--yes"]))
 """
