@@ -33,7 +33,7 @@ def stated(lake: Path) -> bool:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(6, marks=pytest.mark.timeout(400)),
+        pytest.param(3, marks=pytest.mark.timeout(400)),
         pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)]),
     ],
 )

@@ -41,8 +41,8 @@ def cut(count: int, *, cuts_a_life: int, seed: int) -> Findings:
     return findings
 
 
-def test_300_power_cuts_break_no_promise() -> None:
-    cut(300, cuts_a_life=75, seed=chosen_seed(SEED))
+def test_150_power_cuts_break_no_promise() -> None:
+    cut(150, cuts_a_life=75, seed=chosen_seed(SEED))
 
 
 @pytest.mark.slow

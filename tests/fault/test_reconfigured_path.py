@@ -74,7 +74,7 @@ def change(data: Path, *arguments: str, text: str = "") -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("changes", [6, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("changes", [3, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("type_", ["topic", "queue"])
 def test_acknowledged_messages_arrive_while_forwarders_change(tmp_path: Path, type_: str, changes: int) -> None:
     chance = random.Random(chosen_seed())

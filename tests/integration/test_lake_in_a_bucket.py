@@ -236,7 +236,7 @@ class TestOptions:
 
 
 @pytest.mark.timeout(300)
-def test_kills_and_cuts_leave_each_acknowledged_message_in_the_lake_once(
+def test_a_kill_and_a_cut_leave_each_acknowledged_message_in_the_lake_once(
     store: ObjectStore, lake: Bucket, tmp_path: Path
 ) -> None:
     mqtt, amqp = free_port(), free_port()
@@ -248,11 +248,9 @@ def test_kills_and_cuts_leave_each_acknowledged_message_in_the_lake_once(
         with the_hub, gateway:
             publisher = Publisher("p", mqtt, "load/1")
             publisher.start()
-            for _ in range(3):
-                before = len(publisher.acked)
-                wait_until(lambda: len(publisher.acked) > before + 20, timeout_s=60, what="there is load")  # noqa: B023
-                the_hub.kill()
-                the_hub.start()
+            wait_until(lambda: len(publisher.acked) > 20, timeout_s=60, what="there is load")
+            the_hub.kill()
+            the_hub.start()
             link.down(True)
             wait_until(
                 lambda: b"the store does not answer" in ask(the_hub, "GET", "/healthz").body,

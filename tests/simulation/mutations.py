@@ -430,13 +430,16 @@ MUTATIONS = (
         8,
     ),
     Mutation("writes a receipt behind the commit of its command", [(CommandReceipts, "_tell", _tell_later)]),
-    Mutation("the hub takes a command for queued when it is sent", [(Dispatch, "_send", _queued_when_sent)]),
+    Mutation("the hub takes a command for queued when it is sent", [(Dispatch, "_send", _queued_when_sent)], seed=7),
     Mutation(
         "the hub keeps nothing of what a gateway says of commands", [(HubCommands, "queue_news", _heard_by_nobody)]
     ),
     Mutation("confirms a version when it is tried", [(Trials, "_await_confirmation", _confirm_what_is_tried)]),
     Mutation(
-        "goes on with a version that cuts it off", [(Trials, "_await_confirmation", _try_for_ever)], ("new_version",)
+        "goes on with a version that cuts it off",
+        [(Trials, "_await_confirmation", _try_for_ever)],
+        ("new_version",),
+        seed=3,
     ),
     Mutation("tries again what it has given up", [(HubVersions, "rolled_back", _forget_what_failed)], ("new_version",)),
     Mutation(
@@ -448,6 +451,7 @@ MUTATIONS = (
         [(configurations, "_of_our_versions", _as_it_says)],
         ("new_version", "put_back_versions"),
         12,
+        seed=19,
     ),
     Mutation(
         "states what was accepted before that is on disk",
@@ -512,6 +516,7 @@ MUTATIONS = (
         [(registry, "is_earlier_copy", _never)],
         ("back_up", "put_back_unnoticed"),
         8,
+        seed=10,
     ),
 )
 

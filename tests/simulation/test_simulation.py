@@ -13,7 +13,7 @@ from tests.simulation.campaign import campaign
 from tests.simulation.run import run
 from tests.simulation.world import Options
 
-SEEDS = 250
+SEEDS = 125
 """Number of seeds in every test run. They are fixed, so that only a change makes a test fail.
 
 Each deliberate defect is found within 100 (`SIMULATION.seeds_max`); long runs try 10 000 new ones.

@@ -199,6 +199,7 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: SparkLake, monke
     assert table(lake, "reject", "sequence", "reason") == [(1, "neither JSON nor a number")]
 
 
+@pytest.mark.slow  # `test_stream` does this in every run, with a job that is quicker
 def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,7 +324,7 @@ def rejected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("replayed", [False, True])
+@pytest.mark.parametrize("replayed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
     rejected: SparkLake, tmp_path: Path, replayed: bool
 ) -> None:

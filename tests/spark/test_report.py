@@ -210,7 +210,9 @@ class TestPage:
                 parsed, _ = read(content)
                 assert set(parsed.tags) <= {*plain.tags, *_MORE_TAGS}
                 assert parsed.handlers == []
-                assert content.count(b"<script") == len(page.SCRIPTS) + content.count(b'<script type="application/json"')
+                assert content.count(b"<script") == len(page.SCRIPTS) + content.count(
+                    b'<script type="application/json"'
+                )
                 assert " ".join(evil.split()) in " ".join("".join(parsed.text).split())
 
     def test_the_numbers_of_the_charts_are_those_of_the_lake(self, lake: Path) -> None:

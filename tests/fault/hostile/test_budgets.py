@@ -70,6 +70,8 @@ ATTACKS = (
     Attack("links that come and go", attacks.attaches, 2, "amqp"),
     Attack("deaf readers of a large message", attacks.never_reads(200_000), 400, receive_bytes=4_096, floor_s=0.5),
 )
+OTHERWISE_SENT = ("half messages over WebSocket", "half messages byte by byte", "half deliveries")
+"""Attacks that differ from another one in what carries the same bytes."""
 
 
 def refused_logins(running: Waypost, count: int) -> list[str]:
@@ -116,7 +118,11 @@ def is_said(running: Waypost) -> None:
         await_problem(running.port("http"), "memory", "because they held too much memory", severity="warning")
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "attack",
+    [pytest.param(each, marks=[pytest.mark.slow] if each.name in OTHERWISE_SENT else []) for each in ATTACKS],
+    ids=lambda attack: attack.name.replace(" ", "-"),
+)
 def test_attack_delays_no_other_client_and_memory_returns(
     tmp_path: Path, control: Waypost, attack: Attack, figures: Callable[[Figures], None]
 ) -> None:

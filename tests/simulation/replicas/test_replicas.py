@@ -22,14 +22,14 @@ from tests.simulation.replicas.lake import ReplicaLake
 from tests.simulation.replicas.world import violations
 from tests.support.medium import fast_folder
 
-SEEDS = 30
+SEEDS = 20
 """Number of seeds in every test run; they are fixed, so that only a change makes a test fail."""
-SEEDS_OF_COPIES = 25
+SEEDS_OF_COPIES = 15
 """Number of seeds with a registry that becomes an older copy of itself."""
 SEEDS_SLOW = 3_000
 """Number of new seeds in a long run."""
-SEEDS_OF_DEFECTS = range(120, 160)
-"""Seeds of which one must find each deliberate defect."""
+SEEDS_OF_DEFECTS = (143, 129, *range(120, 160))
+"""Seeds of which one must find each deliberate defect. The first two once found those that few seeds find."""
 
 
 @pytest.fixture
