@@ -35,7 +35,7 @@ STANDBY: Final = "standby"
 """Name under which a standby connects, and which its primary waits for."""
 
 SMALL: Final = ("shared_buffers=16MB", "max_wal_size=64MB")
-"""Settings of a server beside other ones in memory."""
+"""Settings of a server that shares the memory with other ones."""
 
 HBA: Final = """
 host all careful 127.0.0.1/32 scram-sha-256

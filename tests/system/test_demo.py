@@ -41,7 +41,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_everything_acknowledged_is_in_the_lake_once_and_the_report_stands_on_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    with running("--once", "--seconds", "30", "--out", str(folder)) as demo:
+    with running("--once", "--seconds", "20", "--out", str(folder)) as demo:
         output, _ = demo.communicate(timeout=DEMO_S_MAX)
     assert demo.returncode == 0, output
 
