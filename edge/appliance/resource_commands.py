@@ -7,7 +7,7 @@ line (``file:line: path: what``), with exit code 2; nothing is then applied.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from bridge.resources.resource import Resource, ResourceKind
 from bridge.resources.schema import suggestion
 from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
-from edge.configuration.effective import exposure, notices
+from edge.configuration.effective import build_configuration, exposure, notices
 from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -109,8 +109,9 @@ kind_argument = click.argument("kind", type=KindWord(), metavar="KIND")
 def apply(data: Path, names: Sequence[str], as_json: JsonOutput | None, local: bool, dry_run: bool) -> None:
     """Apply resources from YAML. All of them are applied, or none when anything is wrong.
 
-    Resources of the same kind and name are replaced, others stay. Resources that the hub manages are refused. Stored
-    messages are never touched.
+    A resource of the same kind and name is replaced as a whole, others stay: to add to one, begin with `waypost get
+    KIND NAME -o yaml`. Notes name connectors and forwarders that end. Resources that the hub manages are refused.
+    Stored messages are never touched.
     """
     if not names:
         raise click.UsageError("nothing to apply: -f FILE, -f DIR or -f -")
@@ -128,7 +129,8 @@ def apply(data: Path, names: Sequence[str], as_json: JsonOutput | None, local: b
         else:
             version, changes = repository.apply(resources, keep=local)
         applied = {(one.kind, one.name): one for one in (*repository.load().resources, *resources)}
-    notes = [*notices(resources), *exposure(list(applied.values())), *_restarts(data, before, list(applied.values()))]
+    after = list(applied.values())
+    notes = [*_ends(data, before, after), *notices(resources), *exposure(after), *_restarts(data, before, after)]
     print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
 
 
@@ -259,6 +261,24 @@ def _in_force(repository: Repository) -> Sequence[Resource] | None:
         return repository.load().resources
     except (ConfigurationRejected, RepositoryError):
         return None
+
+
+def _ends(data: Path, before: Sequence[Resource] | None, after: Sequence[Resource]) -> list[str]:
+    """Return notes on connectors and forwarders that the change removes, for example one to the hub that a replaced
+    Address had, with the messages that wait for them."""
+    if not before:
+        return []
+    from edge.appliance.crossing.plan import changes, waiting_in  # noqa: PLC0415 - only where resources change
+
+    def removed(waiting: Mapping[str, int]) -> list[str]:
+        every = changes(build_configuration(before), build_configuration(after), waiting)
+        return [each.sentence for each in every if each.change == "removed"]
+
+    notes = removed({})
+    if notes:
+        with contextlib.suppress(CommandError):  # the change is made; a store that cannot be read has its own problem
+            notes = removed(waiting_in(data))
+    return notes
 
 
 def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Resource]) -> list[str]:

@@ -219,7 +219,7 @@ def _hub(part: HubPart, gateway: str) -> Connector:
     urls = [values.HubUrl.parse(url) for url in part.urls]
     tls = part.tls if part.tls is not None or not urls[0].secure else TlsFiles()
     hosts = tuple(EndpointHost(host=each.host, port=each.port, websocket=path) for _, each, path in urls)
-    return Connector(name=HUB_CONNECTOR, hosts=hosts, container=gateway, tls=tls, proxy=part.proxy)
+    return Connector(name=HUB_CONNECTOR, hosts=hosts, container=gateway, tls=tls, proxy=part.proxy, pace=part.pace)
 
 
 def _address(spec: AddressSpec) -> AddressConfiguration:

@@ -29,6 +29,15 @@ def connector_names(resources: Sequence[Resource]) -> list[str]:
     return names + hubs
 
 
+def forwards_to_hub(resources: Sequence[Resource]) -> bool:
+    """Return True when at least one forwarder sends to the hub."""
+    return any(
+        remote_of(forwarder, spec.address)[0] == HUB_CONNECTOR and forwarder.direction is Direction.OUT
+        for _, spec in of_kind(resources, AddressSpec)
+        for forwarder in spec.forwarders
+    )
+
+
 def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource, str]]:
     """Yield settings of forwarders that have no effect."""
     connectors = connectors_of(resources)

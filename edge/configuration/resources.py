@@ -14,7 +14,7 @@ import msgspec
 
 from bridge.artefacts.limits import NAME_LENGTH_MAX
 from bridge.hidden import hides
-from bridge.pace import HOURS
+from bridge.pace import HOURS, PaceSettings
 from bridge.proxy import Proxy
 from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, ResourcePart, Restart, Seconds, Text
 from edge.broker.configuration import (
@@ -220,6 +220,8 @@ class HubPart(ResourcePart, frozen=True, kw_only=True):
     """Name of the gateway at the hub; the default is the name of the resource."""
     tls: Live[TlsFiles | None] = None
     """Certificates, for `amqps` and `wss`."""
+    pace: Live[PaceSettings | None] = None
+    """Rates and times for sending to it; without it as fast as the link allows."""
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
 #define WIFI_PASSWORD "…"
 #define GATEWAY_HOST "192.168.1.10"  // as in its certificate
 #define GATEWAY_MQTTS_PORT 8883
-#define GATEWAY_HTTPS_PORT 8443      // for time and updates; 0: none
+#define GATEWAY_HTTPS_PORT 8444      // for time and updates; 0: none
 #define DEVICE_NAME "pump7"
 #define DEVICE_PASSWORD "…"
 #define INTERVAL_MS 1000

@@ -8,7 +8,7 @@ spool=${WAYPOST_SPOOL:-readings.spool}
 spool_readings=${WAYPOST_SPOOL_READINGS:-1024}
 ca=${WAYPOST_CA:-}
 [ -n "$ca" ] && scheme=https || scheme=http
-[ -n "$ca" ] && port=${WAYPOST_PORT:-8443} || port=${WAYPOST_PORT:-8080}
+[ -n "$ca" ] && port=${WAYPOST_PORT:-8444} || port=${WAYPOST_PORT:-8080}
 gateway=$scheme://${WAYPOST_HOST:-127.0.0.1}:$port
 window=8 # readings of one run of curl, which stops at the first that is not acknowledged
 

@@ -16,20 +16,11 @@ from edge.appliance.commands import COMMANDS
 from edge.appliance.main import load
 from edge.configuration.kinds import KINDS
 from launcher.__main__ import IN_CHECKOUT
+from tests.support.checkout import ROOT
+from tests.support.pages import BLOCK, ENROLLED, PAGES, README, name
 
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 PATH_OF_A_READING = ROOT / "docs/explanation/path-of-a-reading.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 README_LINES_MAX = 150
-ENROLLED = """
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {name: hall}
-spec: {hub: {url: "amqps://hub.example:5671"}}
-"""
-"""Resource of a gateway that enrolled at a hub; examples refer to it."""
 STEPS = [
     "edge/broker/listeners",
     "edge/broker/mqtt",
@@ -45,10 +36,6 @@ STEPS = [
 ]
 """The path of one reading, in order."""
 FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "firmware_examples", "tests", ".ci")
-
-
-def name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:

@@ -100,9 +100,10 @@ def add(
     \b
     Profiles (%u is the user's name):
       sensor       send:plant/%u/#  send:status/%u  recv:command/%u/#  send:command-response/%u/#
+                   recv:landing-receipt/%u
       application  recv:plant/#     recv:status/#   send:command/#
       viewer       view:#           (console, status, metrics)
-      operator     view:#           manage:#        (and pause the uplink)
+      operator     view:#           manage:#        (and change everything on the console)
     \b
     A sensor that may also send alarms:
       waypost user add pump7 --data ./gw --profile sensor --allow send:alarm/%u

@@ -3,7 +3,7 @@
 `%u` is replaced by the user's name. A device sends readings below ``plant/<user>/`` and reports its presence at
 ``status/<user>``, retained and as its last will. It receives commands at ``command/<user>`` and responds at
 ``command-response/<user>``, and receives receipts of landed messages at ``landing-receipt/<user>``. A viewer sees
-console and metrics; an operator can also pause the uplink and change addresses over AMQP.
+console and metrics; an operator can also change everything there: configuration, users, stored messages, the uplink.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from edge.appliance.crossing.documents import PROBE_S, BridgeStatus, ProbeResult
-from edge.appliance.resource_commands import existing_data_option, files_option, print_changes
+from edge.appliance.resource_commands import existing_data_option, explained, files_option, print_changes
 from edge.appliance.running import data_option, gateway_client, http_option
 from edge.output.errors import CommandError, Exit
 from edge.output.listing import JsonOutput, json_option
@@ -180,7 +180,8 @@ def plan(data: Path, names: tuple[str, ...], as_json: JsonOutput | None) -> None
 
     if not names:
         raise click.UsageError("nothing to plan: -f FILE, -f DIR or -f -")
-    found = planned(data, names)
+    with explained("planned"):
+        found = planned(data, names)
     if as_json:
         as_json.show(found)
         return

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from bridge.resources.parse import read
-from edge.appliance.resource_commands import explained
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
@@ -35,14 +34,16 @@ class PlannedChange(msgspec.Struct, frozen=True):
 
 
 def planned(data: Path, names: Sequence[str]) -> list[PlannedChange]:
-    """Return the changes that applying these files would make. Raises CommandError."""
+    """Return the changes that applying these files would make.
+
+    Raises ConfigurationRejected, RepositoryError, CommandError.
+    """
     repository = Repository(data)
-    with explained("planned"):
-        resources = read(KINDS, names)
-        repository.plan(resources)
-        applied = repository.load().resources
-        after = list({(one.kind, one.name): one for one in (*applied, *resources)}.values())
-        return list(changes(build_configuration(applied), build_configuration(after), waiting_in(data)))
+    resources = read(KINDS, names)
+    repository.plan(resources)
+    applied = repository.load().resources
+    after = list({(one.kind, one.name): one for one in (*applied, *resources)}.values())
+    return list(changes(build_configuration(applied), build_configuration(after), waiting_in(data)))
 
 
 def waiting_in(data: Path) -> Mapping[str, int]:

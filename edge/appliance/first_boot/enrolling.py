@@ -173,7 +173,9 @@ class FirstBoot:
         document: dict[str, Any] = dict(found.document)
         spec = dict(document.get("spec") or {})
         if wanted.urls:
-            spec["hub"] = {**hub_of(wanted.urls, hub_tls(self._identity.file), wanted.proxy), "gateway": wanted.name}
+            pace = {name: value for name, value in (spec.get("hub") or {}).items() if name == "pace"}  # no card sets it
+            hub = hub_of(wanted.urls, hub_tls(self._identity.file), wanted.proxy)
+            spec["hub"] = {**pace, **hub, "gateway": wanted.name}
             spec["listeners"] = self._listeners(spec.get("listeners") or {})
         if wanted.keep_free is not None:
             spec["limits"] = {**(spec.get("limits") or {}), "freeFloorBytes": wanted.keep_free}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from edge.appliance.program import as_called
 from edge.output.errors import CommandError, Exit
 from edge.output.password import ask_secret
 from edge.output.terminal import say
@@ -57,11 +58,13 @@ def enrol(
 ) -> None:
     """Enrol a gateway at a hub. It gets a certificate from the hub, and uses it.
 
-    Use it for a gateway that was connected without TLS, that moves to another hub, or after its certificate has expired
-    or was revoked. Stored messages stay, and the hub still knows which of them it has. The gateway may run.
+    Use it for a gateway that had no hub or was connected without TLS, that moves to another hub, or after its
+    certificate has expired or was revoked. Stored messages stay, and the hub still knows which of them it has. The
+    gateway may run. `waypost bridge forward` chooses what is sent to the hub.
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.configuration.file import RepositoryError
+    from edge.configuration.forwarders import forwards_to_hub
     from edge.configuration.repository import Repository
     from edge.configuration.resources import GatewaySpec
 
@@ -87,6 +90,7 @@ def enrol(
         identity = enrolled_at(urls, token, data, name, proxy)
         changed = _with_identity(found, urls, identity, proxy)
         version, changes = repository.apply([changed])
+        forwards = forwards_to_hub(repository.load().resources)
     except ConfigurationRejected as rejected:
         raise CommandError(
             "\n".join(str(error) for error in rejected.errors), code=Exit.USAGE, error="configuration-rejected"
@@ -97,6 +101,9 @@ def enrol(
         say(f"{change.kind}/{change.name} {change.verb}")
     say(f"configuration version {version}")
     say(f"a running gateway applies it by itself; otherwise: waypost run --data {word(data)}")
+    if not forwards:
+        step = f"waypost bridge forward 'plant/#' --data {word(data)}"
+        say(as_called(f"note: nothing is forwarded to the hub yet: {step}"), style="yellow", err=True)
 
 
 def token_of(token: str | None, file: TextIO | None) -> str | None:

@@ -81,7 +81,7 @@ def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
     try:
         applied = repository.load().resources
         if options.anything and applied:
-            raise _configured(data)
+            raise _configured(data, options.hub)
         wanted = None
         if options.anything:
             wanted = _preset(options)
@@ -155,11 +155,16 @@ def _preset(options: InitOptions) -> FirstGateway:
     )
 
 
-def _configured(data: Path) -> CommandError:
+def _configured(data: Path, hub: Sequence[str]) -> CommandError:
+    """Return the error for a directory that is configured. `hub`: URLs of the hub that it was to be connected to."""
     of = f"--data {word(data)}"
+    steps = [f"see them: waypost get {of} -o yaml", f"change them: waypost apply {of} -f FILE"]
+    if hub:
+        enrol = f"waypost enrol {of} --hub {word(hub[0])} --token-file -"
+        steps = [f"connect it to the hub: {enrol}", f"then forward to it: waypost bridge forward 'plant/#' {of}"]
     return CommandError(
         f"{data} has resources applied already",
-        hint=f"see them: waypost get {of} -o yaml\nchange them: waypost apply {of} -f FILE",
+        hint="\n".join(steps),
         code=Exit.USAGE,
         error="gateway-exists",
     )

@@ -122,7 +122,7 @@ def whole(pki: Path) -> Documents:
         "Gateway/gw": {
             "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
             "hub": {"url": "amqps://127.0.0.1:1", "gateway": "north", "tls": peer, "failover": ["wss://127.0.0.1:1"]}
-            | {"proxy": through},
+            | {"proxy": through, "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"}},
             "storage": {"enduranceTerabytes": 1},
         },
         "AddressSpace/default": {
@@ -202,6 +202,8 @@ OTHER: Final[dict[str, Edit]] = {
     "Gateway hub.tls": {("Gateway/gw", "hub.tls"): {}},
     "Gateway hub.tls.clientCert": {("Gateway/gw", "hub.tls.clientCert"): "other.pem"},
     "Gateway hub.tls.clientKey": {("Gateway/gw", "hub.tls.clientKey"): "other.key"},
+    "Gateway hub.pace": {("Gateway/gw", "hub.pace"): None},
+    "Gateway hub.pace.quietHours": {("Gateway/gw", "hub.pace.quietHours"): "08:00-18:00"},
     "Gateway hub": {("Gateway/gw", "hub"): None},
     "Gateway listeners": {("Gateway/gw", "listeners.mqtt"): None},
     "Gateway listeners.tls": {

@@ -161,6 +161,41 @@ def test_diff_shows_changes_without_secrets(data: Path, file: Path, capsys: pyte
     assert "7d" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["applied", "dry run"])
+def test_apply_names_forwarders_that_end(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], dry: tuple[str, ...]
+) -> None:
+    """A replaced Address without its forwarder to the hub, and a replaced space without its connector."""
+    path = tmp_path / "other.yaml"
+    _, space, _, address = GOOD.split("---\n")
+    path.write_text(
+        space.replace("broker", "other") + "---\n" + address.replace("{name: up, remoteAddress: hub}", "").strip()
+    )
+    assert run(["apply", "-f", str(path), "--data", str(data), *dry]) == 0
+    removed = [line for line in capsys.readouterr().err.splitlines() if " removed: " in line]
+    assert [line.partition(" removed: ")[0] for line in removed] == [
+        "note: connector broker",
+        "note: forwarder hub/load/up",
+    ]
+    assert "store purge --cursor forwarder/hub/load/up" in removed[1]
+
+
+def test_apply_counts_the_messages_of_forwarders_that_end(
+    data: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(GOOD.replace("{name: up,", "{name: renamed,"))
+    monkeypatch.setattr("edge.appliance.crossing.plan.waiting_in", lambda _: {"hub/load/up": 7})
+    assert run(["apply", "-f", str(file), "--data", str(data)]) == 0
+    assert "hub/load/up removed: 7 messages" in capsys.readouterr().err
+
+
+def test_apply_succeeds_with_a_damaged_store(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "store.sqlite").write_bytes(b"damaged" * 1_000)
+    file.write_text(GOOD.replace("{name: up,", "{name: renamed,"))
+    assert run(["apply", "-f", str(file), "--data", str(data)]) == 0
+    assert "hub/load/up removed" in capsys.readouterr().err
+
+
 def test_delete_removes_resources(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["delete", "gateway", "gw1", "--data", str(data)]) == 2
     assert 'connector "hub"' in capsys.readouterr().err
