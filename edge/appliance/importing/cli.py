@@ -20,7 +20,6 @@ from edge.output.system_errors import write_advice
 from edge.output.terminal import say
 from edge.output.text import word
 
-"""Mode of the written file: it has hashes of passwords, and passwords of peers."""
 NOTES: Final = Listing("import", "setting", ("outcome", "place", "setting", "words"), (), "no settings")
 
 
