@@ -131,7 +131,8 @@ def build_command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
     forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{local}-:{remote}" for local, remote in ports.items())
     return [
         find("qemu-system-aarch64") or "qemu-system-aarch64",
-        *("-M", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", "tcg,thread=multi,tb-size=512"),
+        # Without ACPI the power button is a node of the device tree, as on a Raspberry Pi 5 (gpio-keys).
+        *("-M", "virt,gic-version=3,acpi=off", "-cpu", "cortex-a72", "-accel", "tcg,thread=multi,tb-size=512"),
         *("-smp", "2", "-m", str(MEMORY_MIB), "-nographic", "-nodefaults"),
         *("-serial", "mon:stdio"),
         *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -171,6 +172,21 @@ class Emulated:
                 connection.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
                 answer = next(each for line in answers if "event" not in (each := json.loads(line)))
                 assert "return" in answer, answer
+
+    def press_power_button(self) -> None:
+        """Press the power button until the machine has powered itself off.
+
+        QEMU presses for 100 ms, which a busy machine may miss.
+        """
+
+        def is_off() -> bool:
+            if self._process.poll() is None:
+                with contextlib.suppress(OSError, ValueError, StopIteration):  # it has ended by now
+                    self.control(("system_powerdown", {}))
+            return self._process.poll() is not None
+
+        wait_until(is_off, timeout_s=BOOT_S, what="it powers itself off", every_s=5)
+        assert self._process.returncode == 0, self.told[-2000:]
 
     def cut_off(self) -> None:
         """Cut the power (SIGKILL)."""

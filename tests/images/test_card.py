@@ -1,4 +1,4 @@
-"""A built card: its partitions and drivers, also in a machine with a copy of it in a reader."""
+"""A built card: its partitions and drivers, also in a machine with a copy of it in a reader; its power button."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ MODEMS = {"qmi_wwan", "cdc_mbim", "option", "cdc_ether", "cdc_ncm", "huawei_cdc_
 RASPBERRY_PI_5 = {"rp1_pci", "clk-rp1", "pinctrl-rp1", "sdhci-brcmstb", "gpio_keys"}
 MODEM_PROGRAMS = ("usr/sbin/usb_modeswitch", "usr/libexec/qmi-proxy", "usr/libexec/mbim-proxy")
 """ModemManager opens no modem without the proxies, which its libraries only recommend."""
+UNITS = "/etc/systemd/system"
+CHANGED_UNITS = "/run/systemd/system.control"
+"""Folder of units that replace those of the system until the next start."""
+WEEK_S = 7 * 86_400.0
+TIMER_PLACE = "/org/freedesktop/systemd1/unit/waypost_2dtrim_2etimer"
+NEXT_TRIM = ("busctl", "get-property", "org.freedesktop.systemd1", TIMER_PLACE, "org.freedesktop.systemd1.Timer",
+             "NextElapseUSecMonotonic")  # fmt: skip
+"""Command that shows the uptime at which the timer starts the service next, in microseconds."""
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +142,9 @@ def test_card_ignores_its_copy_in_a_reader_and_is_found_by_its_name(tmp_path: Pa
                     first_id = own
                     _trim_its_data(there, shell)
                     _look_at_its_network(lan)
+                else:
+                    there.press_power_button()
+                    assert "reboot: Power down" in there.told
             finally:
                 there.cut_off()
             given = IMAGE_ID if turn == "first" else own
@@ -142,12 +153,38 @@ def test_card_ignores_its_copy_in_a_reader_and_is_found_by_its_name(tmp_path: Pa
 
 
 def _trim_its_data(there: Emulated, shell: Shell) -> None:
-    """Start the weekly service, on a card that takes discards."""
+    """Let the timer start its service on a card that takes discards, a second after itself and not in an hour.
+
+    Without a mounted /data it skips the service, and tries again a week later.
+    """
     assert "waypost-trim.timer" in shell.run(there, "systemctl", "list-timers", "--no-legend")
-    shell.run(there, "systemctl", "start", "waypost-trim.service")
-    shown = shell.run(there, "systemctl", "show", "--property=Result,ConditionResult,ExecMainStatus", "waypost-trim")
-    assert set(shown.split()) == {"Result=success", "ConditionResult=yes", "ExecMainStatus=0"}
-    assert "trimmed" in shell.run(there, "fstrim", "--verbose", "/data")
+    assert "ConditionResult=no" in _started_by_timer(there, shell, "/nothing")
+    shown = _started_by_timer(there, shell, "/data")
+    assert set(shown.split()) == {"ConditionResult=yes", "Result=success", "ExecMainStatus=0"}
+    logged = ("journalctl", "--unit=waypost-trim.service", "--output=cat")
+    wait_until(lambda: "trimmed" in shell.run(there, *logged), timeout_s=BOOT_S, what="its line in the log", every_s=1)
+
+
+def _started_by_timer(there: Emulated, shell: Shell, mount_point: str) -> str:
+    """Return the service's state after its timer has started it, or skipped it if that is no mount point.
+
+    The timer waits for a week then.
+    """
+    shell.run(there, "systemctl", "stop", "waypost-trim.timer")
+    for kind, change in (("service", f"s,=/data$,={mount_point},"), ("timer", "s,^OnBootSec=1h,OnActiveSec=1s,")):
+        unit = f"waypost-trim.{kind}"
+        shell.run(there, f"mkdir -p {CHANGED_UNITS}; sed '{change}' {UNITS}/{unit} > {CHANGED_UNITS}/{unit}")
+    began_us = float(shell.run(there, "cat", "/proc/uptime").split()[0]) * 1e6
+    shell.run(there, "systemctl", "daemon-reload")
+    shell.run(there, "systemctl", "start", "waypost-trim.timer")
+
+    def waits() -> bool:
+        answer = shell.run(there, *NEXT_TRIM)
+        return WEEK_S <= (int(answer.split()[1]) - began_us) / 1e6 < WEEK_S + BOOT_S
+
+    wait_until(waits, timeout_s=BOOT_S, what="the timer waits for a week", every_s=1)
+    names = "ConditionResult,Result,ExecMainStatus"
+    return shell.run(there, "systemctl", "show", f"--property={names}", "waypost-trim.service")
 
 
 def _look_at_its_network(lan: Lan) -> None:
