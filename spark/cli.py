@@ -59,7 +59,7 @@ def _session_options(command: Any) -> Any:
 @analytics.command()
 @commands.lake_option
 @click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job and what it reads; may be repeated.")
-@click.option("--follow", is_flag=True, help="Keep on, each job in its rhythm, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Repeat until Ctrl-C; each job at its own interval.")
 @_session_options
 def run(
     lake: LakePlace, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
@@ -350,8 +350,8 @@ class _Display:
 @click.option(
     "--out",
     metavar="FILE.html",
-    help="The page to write; `-`: to standard output. `DIR/`: a folder, with pages of the gateways that need a look "
-    "most, linked.",
+    help="The page to write; `-`: to standard output. `DIR/`: a folder, with linked pages of the gateways with "
+    "the worst findings.",
 )
 @click.option("--gateway", metavar="NAME", help="The page of this gateway, NAME or TENANT/NAME [default: the fleet].")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures of the page as one JSON object.")

@@ -497,9 +497,9 @@ COMPLETENESS_HOURLY = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "hour", "first_sequence"),
 )
-"""Balance of each statement of a gateway: accepted = landed + discarded + waiting + unexplained.
+"""Balance of each statement of a gateway: accepted = landed + dropped + waiting + unexplained.
 
-`given_up`: a JSON object, discarded messages by reason. `hour` null: not stated yet. `settled`: all of it has landed,
+`given_up`: a JSON object, dropped messages by reason. `hour` null: not stated yet. `settled`: all of it has landed,
 and the row is final.
 """
 COMPLETENESS = _table(

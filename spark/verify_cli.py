@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
 @click.option("--drop", is_flag=True, help="Remove damaged files from landed tables, so that passes can continue.")
 def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
-    """Check data files, list damaged ones. It checks all tables, or the named ones.
+    """Check data files, and list damaged ones. It checks all tables, or the named ones.
 
     Without --drop nothing is changed. Exit code 4: a file is damaged.
 

@@ -462,7 +462,7 @@ def add_key(hub: HubPlace, tenant: str, label: str, file: Path) -> None:
 @click.argument("key")
 @audited("artefact-key.remove", "key")
 def remove_key(hub: HubPlace, tenant: str, key: str) -> None:
-    """Trust a key no longer.
+    """Stop trusting a key.
 
     Artefacts that were uploaded before stay.
     """

@@ -64,13 +64,13 @@ def prove(
     """Prove that a lake has every message. The missing ones of those that its gateways accepted are named.
 
     Gateways state the accepted messages of each hour and address, signed and chained (table `manifests`). Every stated
-    message must be in the lake once, in the ledger as discarded, or still waiting at its gateway:
+    message must be in the lake once, in the ledger as dropped, or still waiting at its gateway:
 
     \b
-      `accepted = landed + given up + waiting`
+      `accepted = landed + given up + waiting + unexplained`
 
     \b
-    Anything else is a finding with its sequences, and the exit code is 4:
+    Unexplained messages are a finding with their sequences, as are these; the exit code is then 4:
       hole                accepted, and missing without an explanation
       twice               in the lake more than once
       statement missing   another statement refers to one that is not in the lake

@@ -227,7 +227,7 @@ def download(device_type: str, version: str, out: Path) -> None:
 def configure(
     img: Path, fleet: str, version: str, device: str | None, wifi: str | None, wifi_password: str | None
 ) -> None:
-    """Write the settings of a fleet to an image. They are fleet, device and network.
+    """Write the settings of a fleet to an image. The settings are fleet, device and network.
 
     Without --device each card registers itself as a new device of the fleet, with a key that the image then holds.
     """

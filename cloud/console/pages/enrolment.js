@@ -104,7 +104,7 @@ function NewTokens({ gateway, close, done }) {
 function Sheet({ sheet, close }) {
   return html`<${Panel} title=${counted(sheet.tokens.length, "new token")} extra=${html`<span class="do no-print"><button class="button main" onClick=${() => print()}>Print</button>
       <button class="button" onClick=${close}>Done</button></span>`}>
-    <p class="note-warn no-print">These texts are shown once. At the gateway: scan the code, or <code>WAYPOST_TOKEN=… waypost init --data DIR --hub ${plain(sheet.hub)}</code></p>
+    <p class="note-warn no-print">These texts are shown once. At the gateway: scan the code, or <code>WAYPOST_TOKEN=… waypost init --data DIR --hub ${plain(sheet.hub)} --forward 'plant/#'</code></p>
     <div class="sheet">${sheet.tokens.map((one) => html`<article key=${one.id} class="card" aria-label=${`Token ${one.id}`}>
       <svg viewBox=${`0 0 ${one.qr_size} ${one.qr_size}`} role="img" aria-label=${`QR code of token ${one.id}`}><rect class="paper" width=${one.qr_size} height=${one.qr_size} /><path class="dark" d=${one.qr_path} /></svg>
       <div><p><b>${one.gateway ? html`<${Name}>${one.gateway}<//>` : "any new name"}</b></p><p>${labelsOf(one)}</p>

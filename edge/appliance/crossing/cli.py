@@ -29,7 +29,7 @@ def bridge() -> None:
 @http_option
 @json_option("bridge")
 def status(data: Path | None, http: str | None, as_json: JsonOutput | None) -> None:
-    """Show backlog, rate and room. They are of each connector and forwarder; room is hours until the store is full.
+    """Show backlog, rate and room. Each connector and forwarder has its own; room is hours until the store is full.
 
     \b
       state      connected, connecting (with the last error) or paused
@@ -93,7 +93,7 @@ def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_
 )
 @json_option("drained")
 def drain(data: Path | None, http: str | None, timeout_s: float, as_json: JsonOutput | None) -> None:
-    """Wait until the backlog is empty. No message waits for a peer then, and the hub has the manifest of all.
+    """Wait until the backlog is empty. Then all messages are sent, and the hub has the statements about them.
 
     Use it before a gateway is switched off or replaced, after its devices were stopped. Exit code 1 when messages still
     wait after --timeout; the error says for which connector.

@@ -54,8 +54,8 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
 
     \b
     From a laptop:
-      scp waypost-0.2.0-arm64.raucb root@hall:/data/update/
-      ssh root@hall waypost update install /data/update/waypost-0.2.0-arm64.raucb
+      ssh root@hall 'cat > /data/update.raucb' < waypost-0.2.0-arm64.raucb
+      ssh root@hall waypost update install /data/update.raucb --data /var/lib/waypost
     """
     with _explained():
         say(f"{bundle.name}: checking its signature, then writing it, which takes minutes")
