@@ -45,8 +45,8 @@ from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.hub.seen_gateway import SeenGateway
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess, is_local
-from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
+from edge.broker.http.application import needing
 from edge.broker.http.assets import StaticAssets
 from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.log_api import LogTopic, log_routes
@@ -54,7 +54,7 @@ from edge.broker.http.openapi import openapi_route
 from edge.broker.http.page import ConsolePage
 from edge.broker.http.queries import choice_of, limit_of, sort_of
 from edge.broker.http.refusal import RequestRefused
-from edge.broker.http.route import PURE, HttpRoute
+from edge.broker.http.route import PURE, Answer, HttpRoute
 from edge.health.problems import serving
 from edge.output import logs
 

@@ -27,8 +27,8 @@ from cloud.hub.registry.views import SavedView
 from cloud.hub.scope import scope_of
 from cloud.hub.seen_gateway import SeenGateway
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import read_document
 from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -114,11 +114,7 @@ class _ViewApi:
 
     async def put(self, request: Request) -> Response:
         user, name = await self._user(request), request.path_params["name"]
-        body = await read_body(request, VIEW_BYTES_MAX, "a view")
-        try:
-            wanted = msgspec.json.decode(body, type=ViewRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestRefused(400, f"invalid view: {error}") from None
+        wanted = await read_document(request, ViewRequest, VIEW_BYTES_MAX, "the view")
         if not (name.isprintable() and 0 < len(name) <= 60):
             raise RequestRefused(400, "the name of a view has 1 to 60 printable characters")
         view, condition = SavedView(name, wanted.page, wanted.query), precondition_of(request)

@@ -13,10 +13,10 @@ from cloud.hub.labels import LabelError
 from cloud.hub.peers import InvalidPeer
 from cloud.hub.tenants import TenantRemoved
 from cloud.lake.faults import RegistryError
-from edge.broker.http.application import Answer
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.message_headers import message_headers
 from edge.broker.http.refusal import RequestRefused
+from edge.broker.http.route import Answer
 from edge.output.document import json
 
 Responses = Mapping[type[Exception], int | Callable[[Any], int | Response]]

@@ -53,13 +53,14 @@ from cloud.reader.requests import (
 )
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.queries import whole_number
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
 GOLD: Final = "/api/v1/gold"
 COMPLETENESS: Final = "/api/v1/completeness"
 _DAY_MS: Final = 86_400_000
-_NUMBER_DIGITS_MAX: Final = 15
+_TIME_MAX: Final = 10**15 - 1
 _PARAMETERS: Final = frozenset(("tenant", "begin", "end", "sort", "q", "after", "limit", "format", "points"))
 """Parameters of a read of rows; others are columns with the wanted value."""
 _NO_ROWS: Final[dict[str, Any]] = {"version": None, "written_at": None, "columns": {}, "total": 0, "next": None}
@@ -124,7 +125,7 @@ class _LakeApi:
         """
         scope, query = await scope_of(self._access, request), request.query_params
         table, begin, end = request.path_params["table"], _time(request, "begin"), _time(request, "end")
-        points = _number(request, "points", POINTS_MAX, POINTS_MAX)
+        points = whole_number(query, "points", POINTS_MAX, POINTS_MAX)
         if table == "rollup":
             if begin is None or end is None:
                 raise RequestRefused(400, "a rollup needs begin and end")
@@ -139,8 +140,8 @@ class _LakeApi:
                 end=end,
                 sort=query.get("sort", ""),
                 text=query.get("q", ""),
-                offset=_number(request, "after", 0, 10**9),
-                limit=_number(request, "limit", points if table.startswith("rollup") else ROWS_DEFAULT, POINTS_MAX),
+                offset=whole_number(query, "after", 0, 10**9),
+                limit=whole_number(query, "limit", points if table.startswith("rollup") else ROWS_DEFAULT, POINTS_MAX),
                 csv=csv,
             )
         )
@@ -149,8 +150,8 @@ class _LakeApi:
     async def series(self, request: Request) -> Response:
         scope, query = await scope_of(self._access, request), request.query_params
         today = self._now_us() // 1_000 // _DAY_MS * _DAY_MS
-        since, offset = today - SERIES_DAYS * _DAY_MS, _number(request, "after", 0, 10**9)
-        limit = _number(request, "limit", ROWS_DEFAULT, POINTS_MAX)
+        since, offset = today - SERIES_DAYS * _DAY_MS, whole_number(query, "after", 0, 10**9)
+        limit = whole_number(query, "limit", ROWS_DEFAULT, POINTS_MAX)
         gateway, text = query.get("gateway", ""), query.get("q", "")
         return await self._json(SeriesList(since, _tenant(scope, request), gateway, text, offset, limit))
 
@@ -224,20 +225,12 @@ def _tenant(scope: Scope, request: Request) -> str | None:
 
 
 def _days(request: Request, default: int, most: int) -> int:
-    return max(1, _number(request, "days", default, most))
+    return max(1, whole_number(request.query_params, "days", default, most))
 
 
 def _time(request: Request, name: str) -> int | None:
     text = request.query_params.get(name, "")
-    return None if not text else _number(request, name, 0, 10**_NUMBER_DIGITS_MAX)
-
-
-def _number(request: Request, name: str, default: int, most: int) -> int:
-    """Return a number of the query. Raises `RequestRefused`."""
-    text = request.query_params.get(name) or str(default)
-    if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX and int(text) <= most):
-        raise RequestRefused(400, f"{name} must be a number up to {most}")
-    return int(text)
+    return None if not text else whole_number(request.query_params, name, 0, _TIME_MAX)
 
 
 def _document(body: bytes) -> Response:

@@ -319,9 +319,6 @@ USAGE_WRITE_S = 30.0
 TENANT_USERS_MAX = 5_000
 """Users of one tenant that are added over HTTP: a quarter of the users of a hub, so that others find room."""
 
-USER_DOCUMENT_BYTES_MAX = 64 * 1024
-"""Bytes of a document about a user: several times its rights."""
-
 PASSWORD_OVERLAP_S_MAX = 7 * 86_400.0
 """Longest time for which an old password stays valid: a week to set the new one in every application."""
 

@@ -19,7 +19,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from starlette.requests import Request
@@ -28,14 +28,14 @@ from starlette.responses import Response
 from bridge.hidden import hides
 from cloud.hub.changes import note_change, note_secret
 from cloud.hub.json_http import answering, json_response
-from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, TENANT_USERS_MAX, USER_DOCUMENT_BYTES_MAX
+from cloud.hub.limits import PASSWORD_OVERLAP_S_MAX, TENANT_USERS_MAX
 from cloud.hub.peers import PeerKind, parse_user, tenant_of_user
 from cloud.hub.roles import UserRole, role_of, with_role
 from cloud.hub.scope import FLEET, Scope, scope_of
 from cloud.hub.shared_users import SharedUsers
 from cloud.hub.tenants import TenantRemoved
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.body import read_body
+from edge.broker.http.json_documents import read_document
 from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
@@ -218,7 +218,8 @@ class _HubUsersApi:
         return answer
 
     async def add(self, request: Request) -> Response:
-        scope, wanted = await scope_of(self._access, request, Operation.MANAGE), await _document(request, NewHubUser)
+        scope = await scope_of(self._access, request, Operation.MANAGE)
+        wanted = await read_document(request, NewHubUser, optional=True)
         rules, password = _rules(with_role(wanted.role, wanted.allow)), generated_password()
         tenant = parse_user(wanted.name, PeerKind.PERSON).tenant
         if not scope.covers(tenant):
@@ -241,7 +242,8 @@ class _HubUsersApi:
             return json_response(self._credentials(wanted.name, password, grant), 201)
 
     async def change_rights(self, request: Request) -> Response:
-        name, wanted = await self._name(request), await _document(request, HubRights)
+        name = await self._name(request)
+        wanted = await read_document(request, HubRights, optional=True)
         if wanted.role is None and wanted.allow is None:
             raise RequestRefused(400, "give role, allow, or both")
         rules, condition = _rules(with_role(wanted.role, wanted.allow or ())), precondition_of(request)
@@ -259,7 +261,8 @@ class _HubUsersApi:
             return json_response(self._document(self._gate.users[name], grant))
 
     async def change_password(self, request: Request) -> Response:
-        name, wanted = await self._name(request), await _document(request, NewHubPassword)
+        name = await self._name(request)
+        wanted = await read_document(request, NewHubPassword, optional=True)
         password, condition = generated_password(), precondition_of(request)
         note_change(request, after={"overlap_s": wanted.overlap_s})
         async with self._access.admitted(request) as (grant, _):
@@ -398,12 +401,3 @@ def _rules(texts: Sequence[str]) -> tuple[AccessRule, ...]:
         return parse_rights(texts)
     except ValueError as why:
         raise RequestRefused(400, str(why)) from None
-
-
-async def _document(request: Request, kind: type[Any]) -> Any:
-    """Read the document in the body of a request; no body is an empty document. Raises `RequestRefused`."""
-    body = await read_body(request, USER_DOCUMENT_BYTES_MAX, "the document")
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestRefused(400, f"invalid document: {error}") from None

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections import Counter
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -68,7 +68,7 @@ from cloud.hub.registry.alerts import AlertFilter, AlertRecord, MuteRecord, Rece
 from cloud.hub.scope import FLEET, Scope, scope_of
 from cloud.hub.webhooks.sending import key_of, make_secret
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.body import read_body
+from edge.broker.http.json_documents import read_document
 from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
@@ -83,7 +83,6 @@ _STATES: Final = ("open", "firing", "acknowledged", "muted", "resolved", "all", 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 answered: Final = answering({AlertsNotReady: 503})
-T = TypeVar("T")
 Note = Annotated[str, msgspec.Meta(max_length=NOTE_CHARACTERS_MAX)]
 
 
@@ -189,7 +188,8 @@ class _AlertApi:
 
     async def acknowledge(self, request: Request) -> Response:
         scope, by = await self._scope_and_user(request, Operation.MANAGE)
-        wanted, identifier = await _document(request, AcknowledgeRequest), request.path_params["id"]
+        wanted = await read_document(request, AcknowledgeRequest, RECEIVER_BYTES_MAX, optional=True)
+        identifier = request.path_params["id"]
         alert, _ = await self._get(scope, identifier)
         note_change(request, subject=f"{alert.rule} {alert.id}", tenant=alert.tenant, after={"note": wanted.note})
         now_us = self._alerts.now_us()
@@ -226,7 +226,8 @@ class _AlertApi:
 
     async def change_rule(self, request: Request) -> Response:
         by = await self._fleet_user(request)
-        name, wanted = request.path_params["rule"], await _document(request, RuleRequest)
+        name = request.path_params["rule"]
+        wanted = await read_document(request, RuleRequest, RECEIVER_BYTES_MAX, optional=True)
         condition = precondition_of(request)
         if name not in BY_NAME:
             raise RequestRefused(404, f"no rule {name[:64]}")
@@ -261,7 +262,8 @@ class _AlertApi:
 
     async def mute(self, request: Request) -> Response:
         scope, by = await self._scope_and_user(request, Operation.MANAGE)
-        wanted, now_us = await _document(request, MuteRequest), self._alerts.now_us()
+        wanted = await read_document(request, MuteRequest, RECEIVER_BYTES_MAX, optional=True)
+        now_us = self._alerts.now_us()
         tenant = scope.tenant if scope.tenant is not None else wanted.tenant
         if not scope.covers(wanted.tenant or tenant):
             raise RequestRefused(403, f"tenant {wanted.tenant} is outside your scope")
@@ -304,7 +306,8 @@ class _AlertApi:
 
     async def put_receiver(self, request: Request) -> Response:
         by = await self._fleet_user(request)
-        name, wanted = request.path_params["name"], await _document(request, ReceiverRequest)
+        name = request.path_params["name"]
+        wanted = await read_document(request, ReceiverRequest, RECEIVER_BYTES_MAX, optional=True)
         condition = precondition_of(request)
         if _NAME.fullmatch(name) is None:
             raise RequestRefused(400, "a receiver's name has letters, digits, - . _, 63 at most")
@@ -397,12 +400,3 @@ def _require_usable(secret: str) -> None:
         key_of(secret)
     except ValueError as error:
         raise RequestRefused(400, f"secret: {error}") from None
-
-
-async def _document(request: Request, kind: type[T]) -> T:
-    """Read the document in the body of a request; no body is an empty document. Raises `RequestRefused`."""
-    body = await read_body(request, RECEIVER_BYTES_MAX, "the document")
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestRefused(400, f"invalid document: {error}") from None

@@ -32,6 +32,7 @@ from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from cloud.lake.faults import RegistryError
 from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import read_document
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -150,8 +151,6 @@ async def respond(asked: Awaitable[Answer], now: Callable[[], float]) -> Respons
 async def _document(request: Request, kind: type[Document]) -> Document:
     """Read the document in the body of a request. Raises `EnrolmentRefused`."""
     try:
-        return msgspec.json.decode(await read_body(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
+        return await read_document(request, kind, DOCUMENT_BYTES_MAX)
     except RequestRefused as refused:
         raise EnrolmentRefused(RefusalReason.MALFORMED, str(refused)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise EnrolmentRefused(RefusalReason.MALFORMED, "the body of the request is not a valid document") from None

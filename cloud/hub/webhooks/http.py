@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -42,7 +42,7 @@ from cloud.hub.webhooks.limits import (
 from cloud.hub.webhooks.sending import make_secret
 from cloud.hub.webhooks.service import HubWebhooks, WebhooksNotReady, WebhookTestsBusy
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.body import read_body
+from edge.broker.http.json_documents import read_document
 from edge.broker.http.preconditions import Precondition, precondition_of
 from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
@@ -58,7 +58,6 @@ answered: Final = answering(
     }
 )
 _ID_CHARACTERS: Final = 32
-T = TypeVar("T")
 _URL: Final = r"^https?://[^\s\x00-\x20@/?#]{1,255}([/?#][^\s\x00-\x20]{0,1700})?\Z"
 WebhookUrl = Annotated[str, msgspec.Meta(pattern=_URL, max_length=2_000)]
 _Words = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=255)]], msgspec.Meta(max_length=50)]
@@ -151,7 +150,7 @@ class _WebhookApi:
     async def add(self, request: Request) -> Response:
         """Add a webhook."""
         scope, by = await self._scope_and_user(request)
-        wanted = await _document(request, NewWebhook)
+        wanted = await read_document(request, NewWebhook, WEBHOOK_DOCUMENT_BYTES_MAX, optional=True)
         tenant = wanted.tenant or scope.tenant or ""
         if not scope.covers(tenant):
             raise RequestRefused(403, f"tenant {tenant[:255]} is outside your scope")
@@ -181,7 +180,8 @@ class _WebhookApi:
     async def change(self, request: Request) -> Response:
         """Change settings, pause or resume."""
         scope, by = await self._scope_and_user(request)
-        found, wanted = await self._get(request, scope), await _document(request, WebhookChange)
+        found = await self._get(request, scope)
+        wanted = await read_document(request, WebhookChange, WEBHOOK_DOCUMENT_BYTES_MAX, optional=True)
         now_us, condition = self._webhooks.now_us(), precondition_of(request)
         changed = _changed(found, wanted, now_us, by)
         note_change(request, before=_audited(found), after=_audited(changed))
@@ -208,7 +208,8 @@ class _WebhookApi:
     async def rotate(self, request: Request) -> Response:
         """Change the secret."""
         scope, by = await self._scope_and_user(request)
-        found, wanted = await self._get(request, scope), await _document(request, NewWebhookSecret)
+        found = await self._get(request, scope)
+        wanted = await read_document(request, NewWebhookSecret, WEBHOOK_DOCUMENT_BYTES_MAX, optional=True)
         now_us, secret, condition = self._webhooks.now_us(), make_secret(), precondition_of(request)
         until = now_us + wanted.overlap_s * 1_000_000
         note_change(request, after={"overlap_s": wanted.overlap_s})
@@ -325,12 +326,3 @@ def _audited(webhook: WebhookRecord) -> dict[str, Any]:
     wanted = webhook.wanted
     filters = {"types": sorted(wanted.types), "gateways": sorted(wanted.gateways), "selector": webhook.selector}
     return {**filters, "state": webhook.state}
-
-
-async def _document(request: Request, kind: type[T]) -> T:
-    """Read the document in the body of a request; no body is an empty document. Raises `RequestRefused`."""
-    body = await read_body(request, WEBHOOK_DOCUMENT_BYTES_MAX, "the document")
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestRefused(400, f"invalid document: {error}") from None

@@ -13,9 +13,7 @@ Errors are problem details.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +23,7 @@ from edge.appliance.addresses.explanation import AddressExplainer
 from edge.appliance.paging import InvalidPosition
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
-from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import json_answer
 from edge.broker.http.queries import choice_of, limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
@@ -60,22 +58,22 @@ class _Addresses:
             )
         except InvalidPosition:
             raise RequestRefused(400, "after is the `next` of an earlier page with the same sort") from None
-        return _json(page)
+        return json_answer(page)
 
     async def tree(self, request: Request) -> Response:
         query = request.query_params
         under, after = query.get("under", ""), query.get("after") or None
-        return _json(await self._directory.tree(under, after=after, limit=limit_of(query)))
+        return json_answer(await self._directory.tree(under, after=after, limit=limit_of(query)))
 
     async def show(self, request: Request) -> Response:
         document = await self._details.document(name_of(request))
-        answer = _json(document)
+        answer = json_answer(document)
         if document.etag:
             answer.headers["ETag"] = document.etag
         return answer
 
     async def explain(self, request: Request) -> Response:
-        return _json(await self._explainer.explain(_checked(request.query_params.get("address", ""))))
+        return json_answer(await self._explainer.explain(_checked(request.query_params.get("address", ""))))
 
 
 def name_of(request: Request) -> str:
@@ -88,7 +86,3 @@ def _checked(name: str) -> str:
     if fault:
         raise RequestRefused(400, f"{name[:100]!r} is not an address: {fault}")
     return name
-
-
-def _json(document: Any) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)

@@ -51,12 +51,11 @@ from edge.appliance.artefacts.limits import ACTION_ARTEFACTS, ACTION_ATTEMPTS, A
 from edge.appliance.artefacts.reports import KnownReport, ReportedDevice
 from edge.appliance.artefacts.routes import DeviceEndpoint, DeviceGate, DeviceRequests
 from edge.appliance.artefacts.serving import ArtefactServing
-from edge.broker.http.application import Answer
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.json_documents import json_answer, read_document
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.reporting import AdmittedDevice
-from edge.broker.http.route import PURE, HttpRoute
+from edge.broker.http.route import PURE, Answer, HttpRoute
 
 if TYPE_CHECKING:
     from edge.appliance.artefacts.library import HeldArtefact

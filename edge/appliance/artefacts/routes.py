@@ -24,12 +24,11 @@ from bridge.artefacts.faults import ArtefactRefused
 from edge.appliance.artefacts.reports import UpdateReport
 from edge.appliance.artefacts.serving import ArtefactServing, refusal_of
 from edge.broker.http.api import NO_SUBSCRIBERS
-from edge.broker.http.application import Answer
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.json_documents import answering, json_answer, read_document
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.reporting import AdmittedDevice
-from edge.broker.http.route import PURE, HttpRoute
+from edge.broker.http.route import PURE, Answer, HttpRoute
 
 if TYPE_CHECKING:
     from edge.appliance.artefacts.library import HeldArtefact

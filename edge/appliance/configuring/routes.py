@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -39,24 +38,19 @@ from edge.appliance.configuring.documents import (
 )
 from edge.appliance.configuring.service import ConfigurationService, TrialRunning
 from edge.broker.http.access import USER, HttpAccess
-from edge.broker.http.application import Answer, needing
-from edge.broker.http.body import read_body
-from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.application import needing
+from edge.broker.http.json_documents import json_answer, read_document
 from edge.broker.http.preconditions import precondition_of, tag_of
 from edge.broker.http.refusal import RequestRefused
-from edge.broker.http.route import PURE, HttpRoute
+from edge.broker.http.route import PURE, Answer, HttpRoute
 from edge.configuration.file import RepositoryError
 from edge.configuration.options import OptionsRefused
 from edge.configuration.repository import ConfigurationChanged
 
 BODY_BYTES_MAX: Final = 2 * SOURCE_BYTES_MAX
 """JSON of the largest text: twice as long with its escapes."""
-ADDRESS_BYTES_MAX: Final = 64 * 1024
-"""JSON of one address."""
 FIXED: Final = "this gateway runs with --config, so only that file configures it"
 _NO_TRIAL: Final = "no change is on trial: it was kept, taken back, or changed again"
-
-T = TypeVar("T")
 
 
 def configuration_routes(service: ConfigurationService | None, access: HttpAccess) -> Sequence[HttpRoute]:
@@ -113,16 +107,18 @@ class _ConfigurationApi:
     async def show(self, request: Request) -> Response:
         if self._known is None:
             nothing = ConfigurationDocument(version=0, text="", fixed=FIXED, managed=[], hub_version=0, trial=None)
-            return _json(nothing)
+            return json_answer(nothing)
         document = await self._service.document()
-        return _json(document, headers={"ETag": _version_tag(document.version)})
+        answer = json_answer(document)
+        answer.headers["ETag"] = _version_tag(document.version)
+        return answer
 
     async def check(self, request: Request) -> Response:
-        wanted = await _body(request, ConfigurationText, BODY_BYTES_MAX)
-        return _json(await self._service.check(wanted.text))
+        wanted = await read_document(request, ConfigurationText, BODY_BYTES_MAX)
+        return json_answer(await self._service.check(wanted.text))
 
     async def change(self, request: Request) -> Response:
-        wanted, condition = await _body(request, ConfigurationRequest, BODY_BYTES_MAX), precondition_of(request)
+        wanted, condition = await read_document(request, ConfigurationRequest, BODY_BYTES_MAX), precondition_of(request)
         condition.check(_version_tag((await self._service.document()).version))
         if (wanted.text is None) is (wanted.restore is None):
             raise RequestRefused(400, "give one of text and restore")
@@ -131,36 +127,36 @@ class _ConfigurationApi:
         applied = await self._service.change(wanted, _user(request))
         if applied is None:
             raise RequestRefused(404, f"version {wanted.restore} is not kept")
-        return _json(applied)
+        return json_answer(applied)
 
     async def keep(self, request: Request) -> Response:
         if not await self._service.keep():
             raise RequestRefused(409, _NO_TRIAL)
-        return _json(await self._service.document())
+        return json_answer(await self._service.document())
 
     async def revert(self, request: Request) -> Response:
         if not await self._service.revert(f"{_user(request)} took it back"):
             raise RequestRefused(409, _NO_TRIAL)
-        return _json(await self._service.document())
+        return json_answer(await self._service.document())
 
     async def history(self, request: Request) -> Response:
-        return _json(await self._service.history())
+        return json_answer(await self._service.history())
 
     async def earlier(self, request: Request) -> Response:
         version = request.path_params["version"]
         found = await self._service.earlier(version)
         if found is None:
             raise RequestRefused(404, f"version {version} is not kept")
-        return _json(found)
+        return json_answer(found)
 
     # --- addresses ----------------------------------------------------------------------------------------------
 
     async def create_address(self, request: Request) -> Response:
-        wanted = await _body(request, AddressRequest, ADDRESS_BYTES_MAX)
+        wanted = await read_document(request, AddressRequest)
         return await self._change_address(request, "CREATE", wanted.address, wanted.spec)
 
     async def change_address(self, request: Request) -> Response:
-        spec = await _body(request, dict[str, Any], ADDRESS_BYTES_MAX)
+        spec = await read_document(request, dict[str, Any])
         return await self._change_address(request, "UPDATE", name_of(request), spec)
 
     async def delete_address(self, request: Request) -> Response:
@@ -175,15 +171,8 @@ class _ConfigurationApi:
         answer = await self._service.addresses.change_by(_user(request), operation, address, spec, check)
         if answer.status >= 300:
             raise RequestRefused(answer.status, answer.description)
-        return _json(AddressResult(address=address, spec=answer.body or {}), answer.status if answer.body else 200)
-
-
-async def _body(request: Request, kind: type[T], bytes_max: int) -> T:
-    """Read the body of a request. Raises RequestRefused."""
-    try:
-        return msgspec.json.decode(await read_body(request, bytes_max, "the configuration"), type=kind)
-    except msgspec.MsgspecError as error:
-        raise RequestRefused(400, f"the body is not as documented: {error}") from None
+        result = AddressResult(address=address, spec=answer.body or {})
+        return json_answer(result, answer.status if answer.body else 200)
 
 
 def _user(request: Request) -> str:
@@ -193,8 +182,3 @@ def _user(request: Request) -> str:
 def _version_tag(version: int) -> str:
     """Return the entity tag of a version of the own configuration."""
     return f'"{version}"'
-
-
-def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    fields = {**NEVER_CACHED, **(headers or {})}
-    return Response(msgspec.json.encode(document), status_code=status, media_type="application/json", headers=fields)

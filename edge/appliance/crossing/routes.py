@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +23,7 @@ from edge.appliance.crossing.probe import probe
 from edge.appliance.crossing.status import BridgeWatch
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
-from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import json_answer
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.router.uplinks import AnyConnector, is_to_hub
@@ -65,7 +64,7 @@ class _Bridge:
         if uplinks is None:
             return self._unknown(request)
         results = await asyncio.gather(*map(probe, uplinks))
-        return Response(msgspec.json.encode(results), media_type="application/json", headers=NEVER_CACHED)
+        return json_answer(results)
 
     def _each(self, request: Request, act: Callable[[AnyConnector], None]) -> Response:
         uplinks = self._chosen(request)
@@ -88,7 +87,7 @@ class _Bridge:
         return RequestRefused(404, error).response()
 
     def _status_response(self) -> Response:
-        return Response(msgspec.json.encode(self._status()), media_type="application/json", headers=NEVER_CACHED)
+        return json_answer(self._status())
 
 
 def _request_manifest(uplink: AnyConnector) -> None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,8 +22,7 @@ from edge.appliance.muting.limits import MUTE_BODY_BYTES_MAX
 from edge.appliance.muting.mutes import MutesFull, ProblemMuteRecord, ProblemMutes
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
-from edge.broker.http.body import read_body
-from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import json_answer, read_document
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.output.system_errors import write_advice
@@ -50,10 +48,10 @@ class _MutesApi:
         self._utc_s = utc_s
 
     async def list_all(self, request: Request) -> Response:
-        return _json(ProblemMutesDocument(mutes=[ProblemMuteDocument.of(each) for each in self._mutes.all()]))
+        return json_answer(ProblemMutesDocument(mutes=[ProblemMuteDocument.of(each) for each in self._mutes.all()]))
 
     async def add(self, request: Request) -> Response:
-        wanted = _parse(await read_body(request, MUTE_BODY_BYTES_MAX, "a mute"))
+        wanted = await read_document(request, NewProblemMute, MUTE_BODY_BYTES_MAX, "the mute")
         now_s = self._utc_s()
         record = ProblemMuteRecord(
             name=wanted.name,
@@ -70,7 +68,7 @@ class _MutesApi:
             raise RequestRefused(409, str(error)) from None
         except OSError as error:
             raise _not_written(error) from None
-        return _json(ProblemMuteDocument.of(record), 201)
+        return json_answer(ProblemMuteDocument.of(record), 201)
 
     async def remove(self, request: Request) -> Response:
         name, what = request.query_params.get("name", ""), request.query_params.get("what", "")
@@ -88,16 +86,5 @@ class _MutesApi:
             return client.user
 
 
-def _parse(body: bytes) -> NewProblemMute:
-    try:
-        return msgspec.json.decode(body, type=NewProblemMute)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(400, f"invalid mute: {error}") from None
-
-
 def _not_written(error: OSError) -> RequestRefused:
     return RequestRefused(503, f"cannot write {error.filename}: {error.strerror}; {write_advice(error)}")
-
-
-def _json(document: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), status, media_type="application/json", headers=NEVER_CACHED)

@@ -15,10 +15,9 @@ from edge.broker.http.access import HttpAccess
 from edge.broker.http.audit import AuditLog
 from edge.broker.http.compression import Compression
 from edge.broker.http.refusal import RequestRefused
-from edge.broker.http.route import HttpRoute, allowed_methods
+from edge.broker.http.route import Answer, HttpRoute, allowed_methods
 from edge.broker.http.session_keeper import RecoverSessions
 
-Answer = Callable[[Request], Awaitable[Response]]
 Requirement = Callable[[Request], Awaitable[None]]
 """Raises RequestRefused if a request does not fulfil it."""
 

@@ -24,6 +24,7 @@ from starlette.responses import Response
 
 from edge.broker.http.application import Requirement, needing
 from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import json_answer
 from edge.broker.http.limits import LIVE_LOG_CHARACTERS_MAX, LIVE_LOG_LINES_MAX, LOG_LINES, LOG_LINES_MAX
 from edge.broker.http.live import event_bytes
 from edge.broker.http.queries import choice_of, limit_of, number_of
@@ -117,7 +118,7 @@ class _Log:
             return line.level >= level and _has(line, text)
 
         limit = limit_of(query, LOG_LINES, LOG_LINES_MAX)
-        return _json(_page(self._histories.lines.after(number_of(query, "after"), limit, wanted)))
+        return json_answer(_page(self._histories.lines.after(number_of(query, "after"), limit, wanted)))
 
     async def events(self, request: Request) -> Response:
         query = request.query_params
@@ -127,7 +128,7 @@ class _Log:
             return (not kind or line.event == kind) and _has(line, text)
 
         limit = limit_of(query, LOG_LINES, LOG_LINES_MAX)
-        return _json(_page(self._histories.events.after(number_of(query, "after"), limit, wanted)))
+        return json_answer(_page(self._histories.events.after(number_of(query, "after"), limit, wanted)))
 
     async def download(self, request: Request) -> Response:
         history = self._histories.lines
@@ -156,7 +157,3 @@ def _document(line: LogLine) -> LogLineDocument:
 
 def _iso(at: float) -> str:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _json(document: LogPage) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)

@@ -23,9 +23,14 @@ class SortKey(NamedTuple):
 
 def limit_of(query: Mapping[str, str], default: int = PAGE, most: int = PAGE_MAX) -> int:
     """Return the size of the page that a request wants. Raises RequestRefused."""
-    text = query.get("limit") or str(default)
-    if not (_is_number(text) and 1 <= int(text) <= most):
-        raise RequestRefused(400, f"limit is a whole number from 1 to {most}, not {_shown(text)}")
+    return whole_number(query, "limit", default, most, least=1)
+
+
+def whole_number(query: Mapping[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:
+    """Return a whole number of a query. Raises RequestRefused."""
+    text = query.get(name) or str(default)
+    if not (_is_number(text) and least <= int(text) <= most):
+        raise RequestRefused(400, f"{name} is a whole number from {least} to {most}, not {_shown(text)}")
     return int(text)
 
 

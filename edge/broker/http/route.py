@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+Answer = Callable[[Request], Awaitable[Response]]
+"""Endpoint of a route."""
 PURE: Final = ("GET", "HEAD")
 """Methods of a path where GET has no effect: HEAD is answered like GET, without the body."""
 READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -26,7 +28,7 @@ class HttpRoute(Route):
     def __init__(
         self,
         path: str,
-        endpoint: Callable[[Request], Awaitable[Response]],
+        endpoint: Answer,
         *,
         methods: Iterable[str],
         middleware: Sequence[Middleware] = (),

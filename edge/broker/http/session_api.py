@@ -29,7 +29,7 @@ from starlette.responses import Response
 from bridge.hidden import hides
 from edge.broker.http.access import OPERATOR, HttpAccess, failure_words, is_local, remote_host, set_user, verify
 from edge.broker.http.body import read_body
-from edge.broker.http.caching import NEVER_CACHED
+from edge.broker.http.json_documents import json_answer
 from edge.broker.http.limits import SESSION_BODY_BYTES_MAX, SESSION_LINK_S
 from edge.broker.http.oidc_api import oidc_routes
 from edge.broker.http.refusal import RequestRefused
@@ -183,7 +183,7 @@ class _SessionApi:
             return RequestRefused(403, why).response()
         set_user(request, OPERATOR)
         made = LinkDocument(code=self._links.make(self._access.clock()), seconds=SESSION_LINK_S)
-        return Response(msgspec.json.encode(made), media_type="application/json", headers=NEVER_CACHED)
+        return json_answer(made)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class _SessionApi:
             expires_at=self._ends(session) if session is not None else None,
             sign_out_at=sign_out_at,
         )
-        return Response(msgspec.json.encode(document), media_type="application/json", headers=NEVER_CACHED)
+        return json_answer(document)
 
     def _ends(self, session: BrowserSession) -> str:
         now = self._access.clock()

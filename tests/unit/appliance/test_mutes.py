@@ -211,7 +211,7 @@ def test_over_http(mutes: ProblemMutes, clock: Clock) -> None:
 def test_invalid_mute_is_refused(mutes: ProblemMutes, clock: Clock, change: dict[str, Any]) -> None:
     answer = ask(mutes, clock, "POST", "/api/v1/mutes", {"name": "clock", "seconds": 60, "reason": "works", **change})
     assert answer.status_code == 400
-    assert "invalid mute" in answer.json()["error"]
+    assert "mute is not valid" in answer.json()["error"]
     assert mutes.all() == []
 
 
