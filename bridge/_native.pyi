@@ -3,6 +3,10 @@ from typing import Any
 
 SOURCES: str
 DIGEST: str
+PARTIAL_BYTES_MIN: int
+PIECE_BYTES: int
+QUEUED_FEW: int
+SMALL_BYTES: int
 
 def read_batch(table: bytes, columns: bytes, ranges: int, messages: int, kind: type, /) -> tuple[Any, ...]: ...
 def number_runs(

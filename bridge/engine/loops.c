@@ -145,8 +145,9 @@ enum {
     TAG_BYTES = 8,         /* longest tag of ours; a longer one is a peer's and matches nothing */
     LONG_BYTES = 4096,     /* input from which Proton takes longer than releasing the GIL does */
     PIECE_BYTES = 8192,    /* input between two checks for events that Python handles: 80 attaches, 2 ms */
-    PARTIAL_BYTES_MIN = 16384,   /* size from which an incomplete message is taken, see `loops.py` */
-    QUEUED_FEW = 4,        /* fewer messages than this in PARTIAL_BYTES_MIN are large */
+    PARTIAL_BYTES_MIN = 16384, /* size from which an incomplete message is taken: while a connection lasts, Proton never
+                                  frees the memory of the largest piece that a delivery held */
+    QUEUED_FEW = 4,        /* fewer messages than this in PARTIAL_BYTES_MIN are large, and taken before more is read */
     SMALL_BYTES = 4096,    /* largest input of `amqp_take_single`; Python handles larger reads */
     LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
@@ -1022,5 +1023,7 @@ static PyMethodDef functions[] = {
 
 int add_engine_loops(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, functions) || PyModule_AddIntMacro(module, PIECE_BYTES) ||
+           PyModule_AddIntMacro(module, PARTIAL_BYTES_MIN) || PyModule_AddIntMacro(module, QUEUED_FEW) ||
+           PyModule_AddIntMacro(module, SMALL_BYTES);
 }

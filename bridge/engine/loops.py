@@ -32,8 +32,8 @@ FUNCTIONS = (
 ROWS_MAX: Final = 4096
 """Maximum number of outcomes in one call; further ones take another call."""
 
-SMALL_BYTES: Final = 4096
-"""Largest read for `EngineLoops.take`; the same as in `loops.c`."""
+SMALL_BYTES: Final = native.SMALL_BYTES
+"""Largest read for `EngineLoops.take`."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
 _STATE_ACCEPTED = DeliveryState.ACCEPTED
@@ -83,16 +83,6 @@ Read = tuple[bool, Taken | None, Groups | None, Any, int]
 """(Proton has stopped reading; the messages, if only messages of one link arrived; otherwise the groups; the event that
 `EngineLoops.collect` returned; number of bytes not yet passed to Proton, because they follow that event). Proton stops
 reading at the end, or at an invalid frame, for which it has no event."""
-
-PIECE_BYTES: Final = 8 * 1024
-"""Bytes passed to Proton before its events are checked: at most 80 attaches or 2 ms. The same as in `loops.c`."""
-
-PARTIAL_BYTES_MIN: Final = 16 * 1024
-"""Size from which an incomplete message is taken out of Proton, because Proton never frees the memory of the largest
-piece that a delivery held while the connection lasts. The same as in `loops.c`."""
-
-QUEUED_FEW: Final = 4
-"""Messages of a full piece are large if they are fewer, and are taken before more is read. The same as in `loops.c`."""
 
 Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None]
 """(messages; deliveries of unsettled messages; number of deliveries taken, including aborted ones; settled by the peer;
@@ -277,7 +267,7 @@ class EngineLoops:
         self, link: Link, first_tag: int, messages: Sequence[bytes], buffer: SendBuffer | None, *, settled: bool
     ) -> None:
         """See `Engine.send_all`; the link is open. Large messages are encoded into `buffer` piece by piece, see
-        `PARTIAL_BYTES_MIN`; None: nothing may be sent yet."""
+        `PARTIAL_BYTES_MIN` of `loops.c`; None: nothing may be sent yet."""
         transport, output = (buffer[0].address, buffer[1]) if buffer is not None else (0, None)
         native.amqp_send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
         if not settled:

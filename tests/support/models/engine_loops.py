@@ -7,12 +7,10 @@ from typing import Any
 
 from cproton import ffi, lib
 
+from bridge._native import PARTIAL_BYTES_MIN, PIECE_BYTES, QUEUED_FEW
 from bridge.engine.link import Link
 from bridge.engine.loops import (
     HANDLED_EVENTS,
-    PARTIAL_BYTES_MIN,
-    PIECE_BYTES,
-    QUEUED_FEW,
     Batches,
     EngineLoops,
     Groups,

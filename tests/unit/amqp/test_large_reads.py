@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bridge._native import PIECE_BYTES
 from bridge.engine import Attached, Closed, Detached, Engine, Event, SessionEnded, Transfers
 from bridge.engine.collector import ENDPOINTS_AT_ONCE
-from bridge.engine.loops import PIECE_BYTES
 from bridge.engine.machine import EVENTS_AT_ONCE
 from tests.support.frames import frame
 from tests.unit.amqp.wire import NOW, Pipe, attach_links, message, of_kind

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from cproton import ffi, lib
 
+from bridge._native import PARTIAL_BYTES_MIN
 from bridge.amqp_values import Uint
 from bridge.engine import Attached, Closed, Condition, DeliveryState, Detached, Dispositions, Engine, Link, Transfers
-from bridge.engine.loops import PARTIAL_BYTES_MIN, ROWS_MAX
+from bridge.engine.loops import ROWS_MAX
 from bridge.engine.proton import SCRATCH_BYTES
 from tests.support.frames import (
     ATTACH,
