@@ -23,6 +23,7 @@ from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_condition import FleetCondition
 from cloud.hub.fleet_documents import (
     FleetGateway,
+    GatewayCounts,
     GatewayMark,
     HubStatusDocument,
     HubStatusHead,
@@ -245,14 +246,14 @@ class Api:
             figures = self._fleet.tenant(scope.tenant)
             return {
                 **head,
-                "gateways": {"known": figures.known, "connected": figures.connected},
+                "gateways": self._counts(scope.tenant),
                 "totals": {"rows": figures.rows},
                 "rate": figures.rate.history(self._clock()),
             }
         fleet, committer, log = self._fleet, self._committer, logs.figures()
         return {
             **head,
-            "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
+            "gateways": self._counts(None),
             "totals": asdict(fleet.totals),
             "rate": fleet.rate.history(self._clock()),
             "landing": {
@@ -275,6 +276,9 @@ class Api:
             "problems": self._health.problems(),
             "alerts": dict(self._alerts()),
         }
+
+    def _counts(self, tenant: str | None) -> GatewayCounts:
+        return {"known": self._fleet.count_known(tenant), "connected": self._fleet.count_connected(tenant)}
 
     async def fleet(self, _request: Request, scope: Scope) -> Response:
         """Show the gateways by state, troubles with one likely cause, and sites."""

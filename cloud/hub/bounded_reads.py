@@ -6,7 +6,8 @@ the thread, and to those of the next seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
@@ -33,7 +34,7 @@ class BoundedReads:
         self._thread = RegistryThread(name, registry, reading=True)
         self._name = name
         self._waiting_max = waiting_max
-        self._waiting = 0
+        self._waiting = self._held = 0
         self._clock = clock
         self._failed: tuple[RegistryError, float] | None = None
         """Last failure, and the time until which it is the answer."""
@@ -45,6 +46,17 @@ class BoundedReads:
     async def close(self) -> None:
         """Close the registry. Idempotent."""
         await self._thread.close()
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold a place for several reads, one after the other: none of them is refused. Raises `ReadsBusy`."""
+        if self._held >= self._waiting_max:
+            raise ReadsBusy(f"{self._name}: {self._held} are in progress; try again in some seconds")
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
 
     async def run(self, work: Callable[[Database], T]) -> T:
         """Run a read. Raises `ReadsBusy`, `RegistryClosed`, `RegistryError`, and what the work raises."""

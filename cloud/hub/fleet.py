@@ -1,8 +1,8 @@
 """Current state of the fleet in memory, for the API, the console and the metrics.
 
 The service writes it on the loop's thread, where it is read too. It decides nothing: durable state is in the registry,
-and the lake is authoritative for messages. Gateways at other hubs are as the registry has them
-(`cloud.hub.replicas`); rates and totals are those of this hub.
+and the lake is authoritative for messages. It has the gateways that are connected to this hub, and those that were
+lately; all others are in the registry only. Rates and totals are those of this hub.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import msgspec
 
 from cloud.hub.groups import Content, GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome, LedgerDocument
-from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
+from cloud.hub.limits import HISTORY_SECONDS, LATENCIES_KEPT, LEFT_GATEWAYS_MAX, LEFT_KEPT_S
 from cloud.hub.observed import ObservedState, decode_observed
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.takeovers import Takeovers
@@ -77,21 +77,17 @@ class GatewayState:
     connects: int = 0
     """Connects since the last log line about it."""
     line_at_s: float = -1e9
-    observed: str | None = None
-    """Observations last read from the registry, JSON."""
+    is_stored: bool = False
+    """Its state in the registry is restored here, so new observations may replace it there."""
 
     def observation(self) -> str:
         """Return the observations for the registry, JSON."""
         status = dict(self.status) if self.status is not None else None
         return msgspec.json.encode(ObservedState(status, self.newest_received_at, self.dropped)).decode()
 
-    def read_observed(self, text: str | None, found: ObservedState | None = None) -> None:
-        """Take over observations of another hub from the registry, unless they are the ones read before. `found`: what
-        they are, if a thread has decoded them."""
-        if text is None or text == self.observed:
-            return
-        self.observed = text
-        found = found or decode_observed(text)
+    def read_observed(self, text: str | None) -> None:
+        """Take over observations from the registry."""
+        found = decode_observed(text) if text is not None else None
         if found is None:
             return
         self.status = found.status
@@ -119,14 +115,30 @@ class HubTotals:
 class TenantFigures:
     """Figures of one tenant's fleet."""
 
-    known: int = 0
-    """Gateways known."""
     connected: int = 0
+    """Gateways connected to this hub."""
     rows: int = 0
     """Messages landed since the hub started."""
     bytes: int = 0
     """Their bytes, without compression."""
     rate: Rate = field(default_factory=Rate)
+
+
+_NOTHING: Mapping[str, int] = {}
+
+
+class FleetCount(NamedTuple):
+    """Numbers of gateways in the registry, as they were counted last."""
+
+    known: Mapping[str, int] = _NOTHING
+    """Known gateways, by tenant."""
+    elsewhere: Mapping[str, int] = _NOTHING
+    """Gateways connected to other hubs, by tenant."""
+    hubs: Mapping[str, int] = _NOTHING
+    """Gateways connected to other hubs, by writer id of the hub."""
+
+
+_NOT_COUNTED = FleetCount()
 
 
 @dataclass(slots=True)
@@ -140,37 +152,23 @@ class FleetState:
     versions: Mapping[str, int] = field(default_factory=dict)
     refusals: Mapping[str, TableRefusal] = field(default_factory=dict)
     """Tables of the lake that accept no rows now."""
-    connected: int = 0
-    """Gateways connected to any hub."""
+    counted: FleetCount = _NOT_COUNTED
+    """Gateways of all hubs (`cloud.hub.gateway_counter`)."""
     connected_here: int = 0
     """Gateways connected to this hub."""
     hub: str = ""
     """Writer id of this hub."""
-    left_out: bool = False
-    """Some known gateways are not in memory: there are more than `GATEWAYS_MAX`."""
     hub_names: Mapping[str, str] = field(default_factory=dict)
     """Names of the hubs of the registry, by writer id."""
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
-    _landed_of_forgotten: dict[Key, int] = field(default_factory=dict)
-    """Messages in the lake of forgotten gateways; they count again when a gateway returns."""
-    _moved: dict[Key, GatewayRecord] = field(default_factory=dict)
-    """Gateways that are connected to another hub by the registry, while an older connection to this one has not
-    ended."""
-    _elsewhere: set[Key] = field(default_factory=set)
-    """Gateways that were connected to another hub at the last look."""
-    unsettled: set[Key] = field(default_factory=set)
-    """Gateways that changed here, or had no place, since they were taken over: their records count again."""
+    _left: dict[Key, int] = field(default_factory=dict)
+    """Gateways that are not connected any more, with the time since then, UTC microseconds; the oldest first."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def current(self, record: GatewayRecord) -> GatewayState:
-        """Return the state of a gateway with this record: as it is here if its last connection was to this hub."""
-        here = self.gateways.get((record.tenant, record.name))
-        last_here = here is not None and here.hub == self.hub and record.writer in (None, self.hub)
-        if here is not None and (here.session is not None or last_here):
-            here.landed = max(here.landed, record.landed)
-            here.first_seen = min(here.first_seen, record.first_seen)
-            return here
-        gateway = GatewayState(
+        """Return a copy of the state of a gateway with this record: as it is here if its last connection was to this
+        hub."""
+        stored = GatewayState(
             record.tenant,
             record.name,
             record.first_seen,
@@ -181,92 +179,60 @@ class FleetState:
             remote=record.remote,
             landed=record.landed,
         )
-        gateway.read_observed(record.observed)
-        return gateway
+        stored.read_observed(record.observed)
+        here = self.gateways.get((record.tenant, record.name))
+        if here is None or (here.session is None and record.writer not in (None, self.hub)):
+            return stored
+        return replace(
+            here,
+            first_seen=min(here.first_seen, record.first_seen),
+            landed=max(here.landed, record.landed),
+            newest_received_at=max(here.newest_received_at, stored.newest_received_at),
+            status=here.status if here.status is not None else stored.status,
+        )
 
     def tenant(self, name: str) -> TenantFigures:
         """Return the figures of a tenant; empty ones for an unknown tenant."""
         return self.tenants.get(name) or TenantFigures()
 
-    def load(self, records: Sequence[GatewayRecord], forgotten: Mapping[Key, int] | None = None) -> None:
-        """Load the `GATEWAYS_MAX` gateways of the registry seen last. `forgotten`: messages in the lake of forgotten
-        gateways."""
-        self._landed_of_forgotten = dict(forgotten or {})
-        self.left_out = len(records) > GATEWAYS_MAX
-        newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
-        for record in newest:
-            gateway = self._add(record)
-            gateway.hub, gateway.connected_at = record.writer or "", record.connected_at or 0
-            gateway.read_observed(record.observed)
-            gateway.dropped = 0
+    def count_known(self, tenant: str | None = None) -> int:
+        """Return the number of known gateways of a tenant, or of all."""
+        return max(_of(self.counted.known, tenant), self._here(tenant))
 
-    def _add(self, record: GatewayRecord) -> GatewayState:
-        gateway = GatewayState(
-            record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed, remote=record.remote
-        )
-        self.gateways[record.tenant, record.name] = gateway
-        self.tenants.setdefault(record.tenant, TenantFigures()).known += 1
+    def count_connected(self, tenant: str | None = None) -> int:
+        """Return the number of gateways of a tenant, or of all, that are connected to any hub."""
+        # One that has just come from another hub is still counted there.
+        return min(self._here(tenant) + _of(self.counted.elsewhere, tenant), self.count_known(tenant))
+
+    def _here(self, tenant: str | None) -> int:
+        return self.connected_here if tenant is None else self.tenant(tenant).connected
+
+    def restore(self, key: Key, landed: int, observed: str | None) -> GatewayState | None:
+        """Take over what the registry has of a gateway that has connected. Return the gateway if it has reported a
+        status since, None otherwise."""
+        gateway = self.gateways.get(key)
+        if gateway is None:
+            return None
+        reported, dropped = gateway.status, gateway.dropped
+        gateway.landed, gateway.is_stored = max(gateway.landed, landed), True
+        gateway.read_observed(observed)
+        gateway.dropped = dropped
+        if reported is None:
+            return None
+        gateway.status = reported
         return gateway
-
-    def follow(self, found: Iterable[tuple[GatewayRecord, ObservedState | None]], there: Collection[str]) -> None:
-        """Take over gateways at other hubs from the registry, with their decoded observations. `there`: writer ids of
-        the hubs that are there. A gateway that is connected here stays as it is until its connection ends."""
-        for record, observed in found:
-            key = record.tenant, record.name
-            gateway = self.gateways.get(key)
-            if gateway is None:
-                if len(self.gateways) >= GATEWAYS_MAX:
-                    self.unsettled.add(key)
-                    self.left_out = True
-                    continue
-                gateway = self._add(record)
-            self._moved.pop(key, None)
-            self._elsewhere.discard(key)
-            connected = record.connected and record.writer in there
-            if connected:
-                self._elsewhere.add(key)
-            if gateway.session is None:
-                self._take_over(gateway, record, observed, connected=connected)
-            elif connected:
-                self._moved[key] = record
-
-    def come_back(self, keys: Iterable[Key]) -> None:
-        """Count gateways as connected to no other hub: they have come here, or were forgotten."""
-        for key in keys:
-            self._moved.pop(key, None)
-            self.unsettled.discard(key)
-            gateway = self.gateways.get(key)
-            if key in self._elsewhere and gateway is not None and gateway.session is None:
-                self._set_connected(gateway, connected=False)
-            self._elsewhere.discard(key)
-
-    def _take_over(
-        self, gateway: GatewayState, record: GatewayRecord, observed: ObservedState | None = None, *, connected: bool
-    ) -> None:
-        self._set_connected(gateway, connected=connected)
-        gateway.hub, gateway.connected_at = record.writer or "", record.connected_at or 0
-        gateway.remote, gateway.last_seen = record.remote, max(gateway.last_seen, record.last_seen)
-        gateway.landed = max(gateway.landed, record.landed)
-        gateway.read_observed(record.observed, observed)
-
-    def _set_connected(self, gateway: GatewayState, *, connected: bool) -> None:
-        step = int(connected) - int(gateway.connected)
-        self.connected += step
-        self.tenants[gateway.tenant].connected += step
-        gateway.connected = connected
 
     def connect(self, session: GatewaySession, now_us: int) -> GatewaySession | None:
         """Record a new connection; return the one it replaces, if any."""
+        self.drop_left(now_us)
         gateway = self.gateways.get(session.key)
         if gateway is None:
-            landed = self._landed_of_forgotten.pop(session.key, 0)
-            gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us, landed=landed)
-            self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
+            gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us)
+        self._left.pop(session.key, None)
         before, gateway.session = gateway.session, session
-        self._moved.pop(session.key, None)
-        self.connected_here += before is None
-        self._set_connected(gateway, connected=True)
-        gateway.hub, gateway.connected_at = self.hub, now_us
+        if before is None:
+            self._count_here(session.tenant, 1)
+        gateway.connected, gateway.hub, gateway.connected_at = True, self.hub, now_us
         gateway.remote, gateway.last_seen = session.remote, now_us
         return before
 
@@ -275,27 +241,33 @@ class FleetState:
         gateway = self.gateways.get(session.key)
         if gateway is None or gateway.session is not session:
             return False
-        self.connected_here -= 1
-        self._set_connected(gateway, connected=False)
-        gateway.session, gateway.last_seen = None, now_us
-        self.unsettled.add(session.key)
-        if (record := self._moved.pop(session.key, None)) is not None:
-            self._take_over(gateway, record, connected=True)
-        elif session.refused or len(self.gateways) > GATEWAYS_MAX:
-            self._remove(gateway)
-            self.left_out = self.left_out or not session.refused
+        self._count_here(session.tenant, -1)
+        gateway.session, gateway.connected, gateway.last_seen = None, False, now_us
+        if session.refused:
+            del self.gateways[session.key]
+        else:
+            self._left[session.key] = now_us
+        self.drop_left(now_us)
         return True
+
+    def _count_here(self, tenant: str, step: int) -> None:
+        self.connected_here += step
+        self.tenants.setdefault(tenant, TenantFigures()).connected += step
+
+    def drop_left(self, now_us: int) -> None:
+        """Drop the gateways that left more than `LEFT_KEPT_S` ago, and the oldest ones above `LEFT_GATEWAYS_MAX`."""
+        before_us = now_us - int(LEFT_KEPT_S * 1e6)
+        while self._left:
+            key = next(iter(self._left))
+            if self._left[key] > before_us and len(self._left) <= LEFT_GATEWAYS_MAX:
+                return
+            del self._left[key], self.gateways[key]
 
     def forget(self, key: Key, at_us: int) -> None:
         """Remove a gateway that was forgotten at that time, unless it has connected since."""
         gateway = self.gateways.get(key)
-        if gateway is None or gateway.session is not None or gateway.last_seen >= at_us:
-            return
-        self._set_connected(gateway, connected=False)
-        self.unsettled.add(key)
-        if gateway.landed and len(self._landed_of_forgotten) < GATEWAYS_MAX:
-            self._landed_of_forgotten[key] = gateway.landed
-        self._remove(gateway)
+        if gateway is not None and gateway.session is None and gateway.last_seen < at_us:
+            del self._left[key], self.gateways[key]
 
     def refuse(self, key: Key) -> GatewaySession | None:
         """Count a gateway as not known, because its tenant has no room for it; return the connection to close."""
@@ -303,14 +275,10 @@ class FleetState:
         if gateway is None:
             return None
         if gateway.session is None:
-            self._remove(gateway)
+            del self._left[key], self.gateways[key]
             return None
         gateway.session.refused = True
         return gateway.session
-
-    def _remove(self, gateway: GatewayState) -> None:
-        del self.gateways[gateway.tenant, gateway.name]
-        self.tenants[gateway.tenant].known -= 1
 
     def count_connect(self, key: Key, now_s: float, every_s: float) -> int:
         """Count a connect. Return the number of connects to log now; 0 while the last line is too recent."""
@@ -320,10 +288,6 @@ class FleetState:
             return 0
         times, gateway.connects, gateway.line_at_s = gateway.connects, 0, now_s
         return times
-
-    def may_know(self, key: Key) -> bool:
-        """Return whether a gateway is known, or may be: only the registry knows all."""
-        return self.left_out or key in self.gateways
 
     def record_seen(self, key: Key, now_us: int) -> None:
         """Record the time a gateway was last seen."""
@@ -367,10 +331,10 @@ class FleetState:
                 gateway.landed += rows
                 gateway.rate = gateway.rate or Rate()
                 gateway.rate.add(rows, now_s)
-                figures = self.tenants[gateway.tenant]
-                figures.rows += rows
-                figures.bytes += sizes[key] * rows // max(counts[key], rows)  # messages that had landed count once
-                figures.rate.add(rows, now_s)
+            figures = self.tenants.setdefault(key[0], TenantFigures())
+            figures.rows += rows
+            figures.bytes += sizes[key] * rows // max(counts[key], rows)  # messages that had landed count once
+            figures.rate.add(rows, now_s)
 
     def _count_dropped(self, landed: Sequence[tuple[GatewaySession, Content]]) -> None:
         for session, content in landed:
@@ -382,3 +346,7 @@ class FleetState:
         """Return the latency that a share of the last landings did not exceed; None before the first."""
         ordered = sorted(self.latencies_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def _of(counts: Mapping[str, int], tenant: str | None) -> int:
+    return counts.get(tenant, 0) if tenant is not None else sum(counts.values())

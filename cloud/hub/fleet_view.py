@@ -7,7 +7,7 @@ as it is now. Numbers of the whole fleet are read again after a multiple of the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -117,19 +117,20 @@ class FleetView:
         following = encode_position([listed[-1].place.section, *listed[-1].place.values]) if found[limit:] else None
         return GatewayListPage([self._seen(one) for one in listed], following, await self._total(wanted, never))
 
-    async def every(self, query: GatewayQuery) -> AsyncIterator[Sequence[SeenGateway]]:
+    async def every(self, query: GatewayQuery) -> AsyncGenerator[Sequence[SeenGateway], None]:
         """Yield all gateways of a query by tenant and name, some at a time: each is there once, whatever changes
         meanwhile. Raises `ReadsBusy`, `RegistryError`, `RegistryClosed`."""
         wanted = self._filter(query)._replace(sort=BY_KEY, down=False)
-        never = await self._numbers.never(self._tenant)
-        place: FleetPlace | None = None
-        while True:
-            work = partial(_read_page, wanted=wanted, never=never, after=place, limit=FILE_PAGE)
-            found = await self._reads.files.run(work)
-            yield [self._seen(one) for one in found]
-            if len(found) < FILE_PAGE:
-                return
-            place = found[-1].place
+        with self._reads.files.hold():
+            never = await self._numbers.never(self._tenant)
+            place: FleetPlace | None = None
+            while True:
+                work = partial(_read_page, wanted=wanted, never=never, after=place, limit=FILE_PAGE)
+                found = await self._reads.files.run(work)
+                yield [self._seen(one) for one in found]
+                if len(found) < FILE_PAGE:
+                    return
+                place = found[-1].place
 
     async def one(self, key: Key) -> SeenGateway | None:
         """Return one gateway; None if the scope does not have it. Raises `RegistryError`, `RegistryClosed`."""

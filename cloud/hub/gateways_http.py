@@ -9,9 +9,10 @@ Saved views belong to the user who sends the request.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -51,15 +52,16 @@ class ViewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
-async def csv_response(pages: AsyncIterator[Sequence[SeenGateway]]) -> Response:
+async def csv_response(pages: AsyncGenerator[Sequence[SeenGateway], None]) -> Response:
     """Return gateways as a CSV file, a page at a time. Raises what reading the first page raises; an error of a later
     one ends the connection, so that no client takes the part for the whole."""
     first = await anext(pages, ())
 
     async def parts() -> AsyncIterator[str]:
-        yield _lines([COLUMNS, *map(_row, first)])
-        async for gateways in pages:
-            yield _lines(map(_row, gateways))
+        async with contextlib.aclosing(pages):
+            yield _lines([COLUMNS, *map(_row, first)])
+            async for gateways in pages:
+                yield _lines(map(_row, gateways))
 
     headers = {**NEVER_CACHED, "Content-Disposition": 'attachment; filename="gateways.csv"'}
     return StreamingResponse(parts(), media_type="text/csv", headers=headers)

@@ -181,6 +181,15 @@ class LandingGroup:
         self.rows = sum(entry.rows for entry in self.entries)
 
 
+class StoredState(NamedTuple):
+    """State of a gateway in the registry at its connection."""
+
+    landed: int
+    """Messages in the lake, without those of the last minute."""
+    observed: str | None
+    """Observations of its last hub, JSON."""
+
+
 @dataclass(slots=True)
 class GroupReport:
     """Results of a landed group, for health and metrics."""
@@ -199,5 +208,7 @@ class GroupReport:
     versions: Mapping[str, int] = field(default_factory=dict)
     refused: Collection[Key] = ()
     """Gateways that have just connected, and that their tenants have no room for."""
+    stored: Mapping[Key, StoredState] = field(default_factory=dict, repr=False)
+    """States in the registry of gateways that have just connected."""
     refusals: Mapping[str, TableRefusal] = field(default_factory=dict)
     """Tables that accept no rows now."""

@@ -58,7 +58,7 @@ class Lander:
         """Land all entries that can land, and set the outcome of each landed entry."""
         report = GroupReport()
         with self._attempt(group.entries, report):
-            self.registry.directory.presence(group.presence)
+            report.stored = self.registry.directory.presence(group.presence)
             came = [key for key, presence in group.presence.items() if presence.connects]
             report.refused, group.presence = self.registry.directory.refused(came), {}
             self._release_fenced(group.entries)

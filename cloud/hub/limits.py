@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-GATEWAYS_MAX = 100_000
-"""Gateways in memory for the numbers of the fleet (about 2 KB each), besides those that are connected to this hub.
-Those seen last are kept; the list, alerts, commands and quotas are about all gateways of the registry."""
-
 CONNECTIONS_MAX = 20_000
 """Open AMQP connections (about 8 KB each): one for each gateway, and room for old ones that have not timed out yet."""
+
+LEFT_KEPT_S = 120.0
+"""Time that a gateway stays in memory after its connection has ended: longer than the registry takes to have what this
+hub knew of it, and several evaluations of the alert rules."""
+
+LEFT_GATEWAYS_MAX = 20_000
+"""Such gateways at most, about 2 KB each: as many as can be connected."""
+
+COUNTED_EVERY_S = 5.0
+"""Interval of counting the gateways of the registry."""
+
+COUNTED_REST = 20.0
+"""Pause after a count, in multiples of the time that it took: counting takes a twentieth of a thread at most."""
 
 MEMORY_BYTES_MAX = 1024 * 1024 * 1024
 """Resident bytes of the process. Above this, new connections are refused and those with the most memory are closed.
@@ -37,7 +46,7 @@ TENANT_APPLICATIONS_MAX = 5_000
 """Default connections of one tenant's applications: a third, so that gateways find room."""
 
 TENANT_GATEWAYS_MAX = 75_000
-"""Default gateways of one tenant: three quarters of `GATEWAYS_MAX`, so that alerts about other tenants work too."""
+"""Default gateways of one tenant: what four hubs serve. Each takes 1 to 2 KB of the registry."""
 
 TENANT_STORED_BYTES_MAX = 1024 * 1024 * 1024
 """Default bytes that one tenant's applications store: they share the disk with registry and lake."""
@@ -168,13 +177,10 @@ HUBS_INTERVAL_S = 5.0
 of them. Notices of connects and disconnects make a look earlier."""
 
 HUBS_PAUSE_S_MIN = 1.0
-"""Minimum pause between two looks at gateways of other hubs: a hub writes connects as often."""
+"""Minimum pause between two looks at the other hubs: a hub writes connects as often."""
 
 HUBS_REST = 20.0
 """Pause between two such looks, as a multiple of the last one's duration."""
-
-FOLLOWED_AT_ONCE = 500
-"""Gateways at other hubs that are taken over before other work of the event loop has its turn: 2 to 4 ms."""
 
 HUBS_CLEANUP_S = 3_600.0
 """Interval of deleting the rows of hubs that stopped long ago."""

@@ -83,7 +83,7 @@ class _HubCollector(Collector):
         gauges = {
             "waypost_hub_connections": ("Open AMQP connections of this hub", self._connections()),
             "waypost_hub_gateways_connected": ("Gateways connected to this hub", self._fleet.connected_here),
-            "waypost_hub_gateways_known": ("Gateways known", len(self._fleet.gateways)),
+            "waypost_hub_gateways_known": ("Gateways known", self._fleet.count_known()),
             "waypost_hub_pending_bytes": ("Bytes gathered and not yet on disk", self._committer.pending_bytes),
             "waypost_hub_landing_failing": ("1 while nothing can be landed", int(self._committer.failing)),
             "waypost_hub_landing_oldest_seconds": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +24,10 @@ from cloud.hub.enrolment.files import (
     load_authority,
 )
 from cloud.hub.enrolment.registration import Registration
-from cloud.hub.groups import Key
 from cloud.hub.limits import DRAIN_S
 from cloud.hub.messaging.settings import BrokerSettings
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.registry.commit_states import TELEMETRY
-from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
@@ -115,10 +113,6 @@ class OpenedHub(NamedTuple):
 
     registry: Registry
     landing: Landing
-    gateways: Sequence[GatewayRecord]
-    """Gateways known when it was opened."""
-    landed_of_forgotten: Mapping[Key, int]
-    """Messages in the lake of forgotten gateways."""
     lake: str
     """Identity of the lake."""
     own: ListenerCredentials | None = None
@@ -138,10 +132,9 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
             lake = DeltaLake(place, durable_versions=versions, start=checkpoints.submit)
             registry.commits.write_to(lake, partial(OlderCopyNotice(data).add, OlderCopySign.LAKE))
             registry.directory.mark_all_disconnected()
-            known = registry.directory
-            known.admission.limit_to(lambda tenant: configuration.tenants.of(tenant).gateways)
+            registry.directory.admission.limit_to(lambda tenant: configuration.tenants.of(tenant).gateways)
             landing = Landing(lake, registry.commits)
-            return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), lake.identity, own)
+            return OpenedHub(registry, landing, lake.identity, own)
         except BaseException:
             registry.close()
             raise

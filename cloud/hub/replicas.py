@@ -1,4 +1,4 @@
-"""Hubs of one registry as each of them shows them: which there are, and the gateways that are connected to others.
+"""Hubs of one registry as each of them shows them: which there are, and which are silent.
 
 Runs on the event loop. The registry work runs in a thread with a connection of its own. A hub writes at intervals that
 it is there, and reads what the others have written. A hub counts as silent when what it wrote has not changed for
@@ -8,7 +8,6 @@ it is there, and reads what the others have written. A hub counts as silent when
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from cloud.hub.elsewhere import ElsewhereGateways, ElsewhereLook, compare
 from cloud.hub.ended_task import end_task
 from cloud.hub.fleet import FleetState
-from cloud.hub.groups import Key
 from cloud.hub.limits import (
     HUB_SILENT_S,
     HUBS_CLEANUP_S,
@@ -30,7 +27,6 @@ from cloud.hub.limits import (
     HUBS_REST,
     HUBS_SHOWN_S,
 )
-from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.schema import SCHEMA_VERSION
@@ -78,7 +74,6 @@ class HubReplicas:
         self._url = registry
         self._hub = hub
         self._fleet = fleet
-        self._elsewhere = ElsewhereGateways(fleet)
         self._describe = describe
         self._returned = returned
         self._hint = hint
@@ -147,12 +142,12 @@ class HubReplicas:
         return sorted(shown, key=lambda each: (not each.there, each.record.name, each.record.id))
 
     async def look(self) -> None:
-        """Write that this hub is there, and read the others with their gateways. Raises `RegistryError`."""
+        """Write that this hub is there, and read the others. Raises `RegistryError`."""
         registry, record = self._registry, self._describe()
         if registry is None:
             return
         known = self.known
-        exchange = partial(_exchange, registry, record, self._elsewhere.records)
+        exchange = partial(_exchange, registry, record)
         found = await asyncio.get_running_loop().run_in_executor(self._executor, exchange)
         if found.gone:
             log.warning("other hubs counted this one as gone, because it wrote nothing for long; it is back")
@@ -160,10 +155,6 @@ class HubReplicas:
         self._schema = found.schema
         self.known = self._judge(found.hubs)
         self._fleet.hub_names = {each.record.id: each.record.name for each in self.known.values()}
-        there = {identifier for identifier, each in self.known.items() if each.there}
-        with contextlib.closing(self._elsewhere.take_over(found.gateways, there)) as steps:
-            for _ in steps:
-                await asyncio.sleep(0)
         for identifier, each in self.known.items():
             if each.record.state in _THERE and not each.there:
                 await self._count_gone(registry, each)
@@ -224,13 +215,10 @@ class _Exchanged(NamedTuple):
     gone: bool
     """Another hub had counted the gateways of this one as disconnected."""
     hubs: Sequence[HubRecord]
-    gateways: ElsewhereLook
     schema: int
     """Schema version of the registry."""
 
 
-def _exchange(registry: Hubs, record: HubRecord, before: Mapping[Key, GatewayRecord]) -> _Exchanged:
-    """Write the record of this hub and read the others, on the registry's thread. `before`: gateways at others, as
-    they were taken over last."""
-    gone, hubs = registry.write(record), registry.hubs()
-    return _Exchanged(gone, hubs, compare(before, registry.gateways_elsewhere()), registry.schema())
+def _exchange(registry: Hubs, record: HubRecord) -> _Exchanged:
+    """Write the record of this hub and read the others, on the registry's thread."""
+    return _Exchanged(registry.write(record), registry.hubs(), registry.schema())

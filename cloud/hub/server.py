@@ -73,6 +73,7 @@ from cloud.hub.events.problems_http import problem_routes
 from cloud.hub.events.service import HubEvents
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_view import FleetViews
+from cloud.hub.gateway_counter import GatewayCounter
 from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
 from cloud.hub.http_listener import serve_http
@@ -173,7 +174,6 @@ class HubServer:
         self._configuration, self._registry, self._executor = configuration, opened.registry, executor
         self._id = writer_id(configuration.data)
         self._fleet = _make_fleet(opened.landing, self._id)
-        self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
             Lander(opened.registry, opened.landing, clock=time.perf_counter),
@@ -231,13 +231,19 @@ class HubServer:
         )
         hint = self._notices.follow(NoticeTopic.LABELS)
         self._views = FleetViews(self._fleet, registry, now_us=_now_us, clock=loop.time, hint=hint)
-        self._availability = self._make_availability(registry)
+        self._counter, self._availability = self._make_counter(registry), self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
         self._events, self._webhooks = _make_events(configuration, registry, self._id, self._notices)
         self._devices = HubDeviceParts(registry, configuration.tenants, _now_us, self._enrolment, self.sources)
         self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
+
+    def _make_counter(self, registry: sa.URL) -> GatewayCounter:
+        """Make what counts the gateways, also when some have connected here."""
+        hint = self._notices.follow(NoticeTopic.CONNECTIONS)
+        self._committer.reported.append(lambda _group, report: hint.give() if report.stored else None)
+        return GatewayCounter(self._fleet, registry, hint=hint, clock=asyncio.get_running_loop().time)
 
     def _make_availability(self, registry: sa.URL) -> HubAvailability:
         """Make the state of this hub for orchestrators and other hubs."""
@@ -341,7 +347,7 @@ class HubServer:
             tenants=self._configuration.tenants,
             hint=self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS),
         )
-        self._interception = CommandInterception(self._fleet.may_know)
+        self._interception = CommandInterception()
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
         """Sources of messages for gateways, by the address they receive them from."""
         if self._desired is not None:
@@ -422,6 +428,7 @@ class HubServer:
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
                 self._url = _gateway_url(configuration.enroller, port)
                 await self._availability.open(port)
+                self._counter.start()
                 self._health.start()
                 self._alerts.start()
                 self._webhooks.start()
@@ -471,7 +478,8 @@ class HubServer:
         if self._desired is not None:
             await self._desired.open()
         first = (self._quotas, self._commands, self._alerts, self._audit, self._devices, self._events, self._problems)
-        for part in (*first, self._artefacts, self._updates, self._campaigns, self._webhooks, self._views):
+        more = (self._artefacts, self._updates, self._campaigns, self._webhooks, self._views, self._counter)
+        for part in (*first, *more):
             await part.open()
         self._notices.start()
 
@@ -481,6 +489,7 @@ class HubServer:
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
         async with contextlib.AsyncExitStack() as ends:
             last = (
+                self._counter,
                 self._views,
                 self._webhooks,
                 self._campaigns,

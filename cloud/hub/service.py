@@ -47,10 +47,11 @@ from cloud.hub.groups import (
     LandingOutcome,
     LedgerDocument,
     Manifest,
+    StoredState,
 )
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.observed import danger_of_status
+from cloud.hub.observed import danger_of, danger_of_status
 from cloud.hub.pressure import LandingPressure, TenantPressure, TenantRate
 from cloud.hub.takeovers import RemoteProgram
 from cloud.hub.tenants import Tenants
@@ -249,7 +250,10 @@ class HubService:
         before, known.status = known.status, _status_for_api(row)
         soon = before is None or danger_of_status(before).kind != danger_of_status(known.status).kind
         self._committer.put_state(lake_row(row))
-        self._committer.record_observed(session.key, known.observation(), soon=soon)
+        if known.is_stored:
+            self._committer.record_observed(session.key, known.observation(), soon=soon)
+        else:  # `_restore` records it
+            self._committer.record_seen(session.key)
         if self._problems is not None and problems is not None:
             self._problems.reported(session.key, problems)
 
@@ -387,6 +391,8 @@ class HubService:
 
     def _reported(self, group: LandingGroup, report: GroupReport) -> None:
         """Record the results of a landed group; its answers follow."""
+        for key, stored in report.stored.items():
+            self._restore(key, stored)
         for key in report.refused:
             self._refuse(key)
         self._fleet.landed(group, report, self._clock())
@@ -396,6 +402,14 @@ class HubService:
             if tenant.pressed:
                 tenant.update()
         self._pressure.resume_decoding()
+
+    def _restore(self, key: Key, stored: StoredState) -> None:
+        """Take over what the registry has of a gateway that has connected, and record a status that came before."""
+        gateway = self._fleet.restore(key, *stored)
+        if gateway is not None:
+            before = danger_of(stored.observed)
+            soon = stored.observed is None or before.kind != danger_of_status(gateway.status).kind
+            self._committer.record_observed(key, gateway.observation(), soon=soon)
 
     def _refuse(self, key: Key) -> None:
         """Close the connection of a gateway that its tenant has no room for."""

@@ -14,7 +14,6 @@ import resource
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -153,8 +152,8 @@ class HubSystem:
     async def read(self) -> HubSystemDocument:
         """Return the figures now. Raises `RegistryError`."""
         where, size = await self._committer.read(lambda registry: (registry.where, registry.size_bytes()))
-        gateways = Counter(each.hub for each in self._fleet.gateways.values() if each.connected)
-        hubs = [_hub_document(each, gateways[each.record.id]) for each in self._hubs()]
+        gateways = {**self._fleet.counted.hubs, self._fleet.hub: self._fleet.connected_here}
+        hubs = [_hub_document(each, gateways.get(each.record.id, 0)) for each in self._hubs()]
         return await asyncio.to_thread(self._document, where, size, hubs)
 
     def _document(self, registry: str, registry_size: int, hubs: list[HubOfRegistry]) -> HubSystemDocument:

@@ -174,7 +174,7 @@ class TenantsView:
         """Return the tenants with gateways, users, a space or limits of their own."""
         users = tenants_of(self._acceptor.gate.users)
         spaces = (space.tenant for space in self._spaces)
-        found = {*self._fleet.tenants, *users, *spaces, *self._quotas.named}
+        found = {*self._fleet.counted.known, *self._fleet.tenants, *users, *spaces, *self._quotas.named}
         return {name for name in found if not self._has_ended(name)} or {DEFAULT_TENANT}
 
     def count_users(self) -> Counter[str]:
@@ -188,8 +188,8 @@ class TenantsView:
         figures = self._fleet.tenant(tenant)
         return TenantDocument(
             tenant=tenant,
-            gateways=figures.known,
-            connected=figures.connected,
+            gateways=self._fleet.count_known(tenant),
+            connected=self._fleet.count_connected(tenant),
             users=users.get(tenant, 0),
             messages=figures.rows,
             bytes=figures.bytes,
@@ -205,7 +205,7 @@ class TenantsView:
         quota, space = self._quotas.of(tenant), self._spaces.get(tenant)
         connections, applications = self._acceptor.count_connections(tenant)
         found: tuple[tuple[str, int | None, int | None], ...] = (
-            ("gateways", self._fleet.tenant(tenant).known, quota.gateways),
+            ("gateways", self._fleet.count_known(tenant), quota.gateways),
             ("connections", connections, quota.connections),
             ("applications", applications, quota.applications),
             ("waitingBytes", self._service.waiting_bytes(tenant), quota.waiting_bytes),

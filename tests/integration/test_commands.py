@@ -329,7 +329,7 @@ class TestApplications:
     @pytest.mark.parametrize(
         ("address", "subject", "reply_to", "condition"),
         [
-            ("command/gw9/fan1", "spin", None, "amqp:not-found"),
+            ("command/gw9/fan1", "spin", None, "amqp:precondition-failed"),
             ("command/gw1/fan1", None, None, "amqp:invalid-field"),
             ("command/gw1/fan1", "spin", "queue/jobs", "amqp:invalid-field"),
             ("command/gw1", "spin", None, "amqp:invalid-field"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
-from cloud.hub.groups import GatewayLineage, Key, Presence
+from cloud.hub.groups import GatewayLineage, Key, Presence, StoredState
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.enrolments import CertificateRecord
 from cloud.hub.registry.lineages import is_earlier_copy
@@ -72,9 +72,9 @@ class SimulatedDirectory:
         self._database = database
         self._given: dict[Key, int] = {}
 
-    def presence(self, changes: Mapping[Key, Presence]) -> None:
+    def presence(self, changes: Mapping[Key, Presence]) -> dict[Key, StoredState]:
         if not changes:
-            return
+            return {}
         database = self._database
         fails = database.transaction()
         for key, presence in changes.items():
@@ -83,6 +83,7 @@ class SimulatedDirectory:
         for key, presence in changes.items():
             if presence.connects:
                 self._given[key] = database.generations[key]
+        return {key: StoredState(0, None) for key, presence in changes.items() if presence.connects}
 
     def seen(self, when: Mapping[Key, int]) -> None:
         self._database.end(self._database.transaction())

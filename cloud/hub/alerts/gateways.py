@@ -88,6 +88,7 @@ class MeasuredGateways:
         hub = self._fleet.hub
         work = partial(_read, hub=hub, asked=members, now_us=self._now_us())
         away, others = await self._thread.run(work)
+        self._fleet.drop_left(self._now_us())
         seen: list[SeenGateway] = []
         keys = iter(list(self._fleet.gateways))
         while some := list(islice(keys, SLICE)):

@@ -21,7 +21,6 @@ from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Symbol, Uint
 from bridge.command import RECEIPTS, RESPONSES
-from bridge.downlink import Key
 from bridge.engine import Engine, Link
 from bridge.message import AMQP, DURABLE, Run, Stored
 from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command, command_document
@@ -91,34 +90,29 @@ def _text(key: Any) -> str | None:
 class _Relay:
     """Checks a command before it is accepted, so that its sender gets the error."""
 
-    def __init__(self, tenant: str, address: str, knows: Callable[[Key], bool]) -> None:
+    def __init__(self, tenant: str, address: str) -> None:
         self._tenant = tenant
         self._address = address
-        self._knows = knows
 
     def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
         """Check a message. Raises `AttachRefused`."""
         try:
-            made = read_command(self._tenant, self._address, header, body)
+            read_command(self._tenant, self._address, header, body)
         except InvalidCommand as error:
             raise AttachRefused("amqp:invalid-field", str(error)) from None
-        if not self._knows((made.tenant, made.gateway)):
-            words = f"tenant {made.tenant} has no gateway {made.gateway}, or it has never connected"
-            raise AttachRefused("amqp:not-found", words)
         return TranslatedMessage(self._address, "", header, body)
 
 
 class _CommandLinks(LinkInterceptor):
     """Intercepts the links of one connection."""
 
-    def __init__(self, tenant: str, knows: Callable[[Key], bool]) -> None:
+    def __init__(self, tenant: str) -> None:
         self._tenant = tenant
-        self._knows = knows
 
     def relay(self, address: str | None) -> _Relay | None:
         if address is None or not address.startswith(f"{COMMANDS}/"):
             return None
-        return _Relay(self._tenant, address, self._knows)
+        return _Relay(self._tenant, address)
 
     def receiver(
         self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
@@ -132,12 +126,8 @@ class _CommandLinks(LinkInterceptor):
 class CommandInterception(LinkInterception):
     """Intercepts links to command addresses on all connections of a hub."""
 
-    def __init__(self, knows: Callable[[Key], bool]) -> None:
-        """`knows` returns whether a gateway has connected."""
-        self._knows = knows
-
     def links(self, user: str | None) -> LinkInterceptor:
-        return _CommandLinks(_tenant_of(user), self._knows)
+        return _CommandLinks(_tenant_of(user))
 
 
 class CommandEntry(Consumer):

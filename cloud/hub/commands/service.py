@@ -129,8 +129,8 @@ class HubCommands:
         hint: ChangeHint | None = None,
         poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
-        """`knows` returns whether a gateway has connected since the start; `now`: UTC seconds since 1970; `tenants` has
-        the quotas; `hint` is given when other hubs change commands."""
+        """`knows` returns whether a gateway is connected here, or was lately; `now`: UTC seconds since 1970; `tenants`
+        has the quotas; `hint` is given when other hubs change commands."""
         self.dispatch: Final = Dispatch(self, self._now_us)
         self.trouble: str | None = None
         """Reason why the registry cannot be used; None if it can."""

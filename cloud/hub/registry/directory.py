@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from cloud.hub.groups import Key, Presence
+from cloud.hub.groups import Key, Presence, StoredState
 from cloud.hub.registry.danger_columns import danger_change, danger_row, seen_change, still_judged
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
 from cloud.hub.registry.gateway_admission import GatewayAdmission
 from cloud.hub.registry.generations import Generations, current_generations
+from cloud.hub.registry.keys import key_rows
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import certificates, gateways, tenants
 from cloud.hub.registry.writer import RegistryWriter
@@ -55,23 +56,27 @@ class Directory:
         self._writer = writer
         self._generations = generations
 
-    def presence(self, changes: Mapping[Key, Presence]) -> None:
+    def presence(self, changes: Mapping[Key, Presence]) -> dict[Key, StoredState]:
         """Store connects and disconnects. Each connect is a generation, and fences earlier ones. A forgotten gateway
         that connects is known again. The end of a connection changes nothing if the gateway has moved to another hub.
-        Nothing is stored of a new gateway that its tenant has no room for (`refused`).
+        Nothing is stored of a new gateway that its tenant has no room for (`refused`). Return what the registry has of
+        those that connected.
         """
         self.admission.decide(changes)
         refused = self.refused(changes)
         changes = {key: presence for key, presence in changes.items() if key not in refused}
         if not changes:
-            return
-        known = self._database.transaction(lambda tx: self._write_presence(tx, changes))
+            return {}
+        known, stored = self._database.transaction(lambda tx: self._write_presence(tx, changes))
         self._generations.give(
             {key: known[key] + presence.connects for key, presence in changes.items() if presence.connects}
         )
+        return stored
 
-    def _write_presence(self, tx: sa.Connection, changes: Mapping[Key, Presence]) -> dict[Key, int]:
-        """Return the generations before the change."""
+    def _write_presence(
+        self, tx: sa.Connection, changes: Mapping[Key, Presence]
+    ) -> tuple[dict[Key, int], dict[Key, StoredState]]:
+        """Return the generations before the change, and what is stored of gateways that connected."""
         known = current_generations(tx, changes)
         new = {key: presence for key, presence in changes.items() if key not in known}
         if new:
@@ -99,7 +104,7 @@ class Directory:
             append_events(
                 tx, (each for key in written for each in _presence_events(key, changes[key], self._writer.id))
             )
-        return known
+        return known, _stored(tx, [key for key, presence in changes.items() if presence.connects])
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
         return {
@@ -144,13 +149,6 @@ class Directory:
         """Return every known gateway that has connected, by name."""
         query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
-
-    def landed_of_forgotten(self) -> dict[Key, int]:
-        """Return the messages in the lake of each forgotten gateway."""
-        query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.landed)
-        mine = gateways.c.forgotten_at.is_not(None) & (gateways.c.landed > 0)
-        rows = self._database.transaction(lambda tx: tx.execute(query.where(mine)).all())
-        return {(row.tenant, row.name): row.landed for row in rows}
 
     def refused(self, who: Iterable[Key]) -> set[Key]:
         """Return which of these gateways their tenants had no room for when they connected last."""
@@ -199,6 +197,16 @@ def waiting_gateways(
         .limit(most)
     )
     return {(row[0], row[1]): row[2] for row in tx.execute(query)}
+
+
+def _stored(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, StoredState]:
+    if not keys:
+        return {}
+    mine = key_rows(tx, keys)
+    same = (gateways.c.tenant == mine.c.tenant) & (gateways.c.name == mine.c.name)
+    columns = (gateways.c.tenant, gateways.c.name, gateways.c.landed, gateways.c.observed)
+    rows = tx.execute(sa.select(*columns).select_from(mine.join(gateways, same)))
+    return {(row.tenant, row.name): StoredState(row.landed, row.observed) for row in rows}
 
 
 def _add_gateways(tx: sa.Connection, new: Mapping[Key, Presence]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -19,6 +19,23 @@ ConditionCounts = Mapping[str, int]
 IN_DANGER: Final = (FleetCondition.REFUSING, FleetCondition.OFFLINE, FleetCondition.BEHIND)
 """Conditions of gateways that have connected and are not well."""
 _KNOWN: Final = gateways.c.forgotten_at.is_(None)
+
+
+class ConnectionCount(NamedTuple):
+    """Number of known gateways with the same tenant, hub and state."""
+
+    tenant: str
+    hub: str | None
+    """Writer id of the hub of the last connection."""
+    connected: bool
+    gateways: int
+
+
+def count_connections(tx: sa.Connection) -> list[ConnectionCount]:
+    """Return the numbers of known gateways that have connected."""
+    columns = (gateways.c.tenant, gateways.c.writer, gateways.c.connected)
+    query = sa.select(*columns, sa.func.count()).where(_KNOWN).group_by(*columns)
+    return [ConnectionCount(*row) for row in tx.execute(query)]
 
 
 def _condition(behind_us: int) -> sa.ColumnElement[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.directory import RECORD, GatewayRecord, disconnect_gateways
+from cloud.hub.registry.directory import disconnect_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import SCHEMA_VERSION, alerts, gateways, hubs, schema_version
@@ -132,12 +132,6 @@ class Hubs:
         """Return the schema version of the registry; 0 if it has none any more."""
         query = sa.select(schema_version.c.version)
         return self._reading.transaction(lambda tx: tx.execute(query).scalar()) or 0
-
-    def gateways_elsewhere(self) -> list[GatewayRecord]:
-        """Return the known gateways with their last connection to another hub."""
-        elsewhere = (gateways.c.forgotten_at.is_(None), gateways.c.writer != self._hub)
-        query = sa.select(*RECORD).where(*elsewhere)
-        return [GatewayRecord(*row) for row in self._reading.transaction(lambda tx: tx.execute(query).all())]
 
 
 def _disconnect(tx: sa.Connection, hub: str, why: str) -> int:

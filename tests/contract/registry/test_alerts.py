@@ -23,13 +23,12 @@ from cloud.hub.alerts.limits import HISTORY_KEPT_S, SINGLE_ALERTS_MAX
 from cloud.hub.alerts.measures import HubFigures, HubMeasures
 from cloud.hub.alerts.receivers import MailSettings, PingSettings, ReceiverSettings, WebhookSettings
 from cloud.hub.alerts.service import HubAlerts
-from cloud.hub.fleet import FleetState
+from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.groups import GatewaySession, Key
 from cloud.hub.labels import Labels
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.alerts import AlertFilter, AlertRecord, Alerts, MuteRecord, ReceiverRecord, RuleSettings
 from cloud.hub.registry.campaign_rows import CampaignRecord
-from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.hubs import HubRecord, Hubs
 from cloud.hub.rollout import RolloutState
 from cloud.hub.seen_gateway import classify
@@ -55,6 +54,7 @@ class World:
         self.place, self.folder, self.hub = place, folder, hub
         self.now_s = START_S
         self.fleet = FleetState(hub=hub)
+        self.away: dict[Key, GatewayState] = {}
         self.labels: dict[tuple[str, str], dict[str, str]] = {}
         self.problems: list[HealthProblem] = []
         self.commands: Counter[str] = Counter()
@@ -80,10 +80,11 @@ class World:
         now_us = int(self.now_s * 1e6)
         self.labels[tenant, name] = labels
         if connected:
+            self.away.pop((tenant, name), None)
             self.fleet.connect(GatewaySession(tenant, name, "192.0.2.1"), now_us)
             self.report(name, tenant=tenant)
         else:
-            self.fleet.load([GatewayRecord(tenant, name, now_us, now_us, False, "-", 1, 0)])
+            self.away[tenant, name] = GatewayState(tenant, name, now_us, now_us)
 
     def report(self, name: str, *, tenant: str = "default", **status: Any) -> None:
         figures = {"backlog_messages": 0, "backlog_oldest_at": None, "errors": 0, "manifest_waiting": 0}
@@ -95,6 +96,7 @@ class World:
             session = self.fleet.gateways["default", name].session
             assert session is not None
             self.fleet.disconnect(session, int(self.now_s * 1e6))
+            self.away["default", name] = self.fleet.gateways["default", name]
 
     async def after(self, seconds: float = 0.0) -> None:
         """Let time pass, then evaluate and deliver once."""
@@ -133,7 +135,7 @@ class MemoryGateways:
         """Close nothing."""
 
     async def read(self, members: Collection[Key]) -> JudgedGateways:
-        world, known = self._world, self._world.fleet.gateways
+        world, known = self._world, {**self._world.fleet.gateways, **self._world.away}
         elsewhere = {key for key, each in known.items() if each.connected and each.hub != world.hub}
         now_us = int(world.now_s * 1e6)
         seen = [classify(each, {}, now_us) for key, each in known.items() if key not in elsewhere]
@@ -200,7 +202,7 @@ class TestFiring:
             world.add("hall")
             world.cut("hall")
             await world.after()
-            state = world.fleet.gateways["default", "hall"]
+            state = world.away["default", "hall"]
             state.connected, state.hub = True, THERE
             await world.after(20 * MINUTE)
             await world.after(20 * MINUTE)
@@ -444,7 +446,7 @@ class TestTwoHubs:
                 assert webhook.events() == ["firing"]
                 assert [each.gateway for each in here.all("open")] == ["hall"]
                 here.add("hall")
-                state = there.fleet.gateways["default", "hall"]
+                state = there.away["default", "hall"]
                 state.connected, state.hub = True, HERE
                 for world in (there, here, there):
                     await world.after(5)

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import pytest
 import sqlalchemy as sa
 
+from cloud.hub.bounded_reads import ReadsBusy
 from cloud.hub.danger_upkeep import FILL_S
 from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_causes import CAUSE_GATEWAYS_MIN, TOGETHER_S
@@ -301,6 +302,25 @@ def test_file_has_each_gateway_once_while_they_change(mixed: World, monkeypatch:
         assert names == ["away", "away and nearly full", "behind", "full", "well", "new"]
         parts = [part async for part in views.of("default").every(GatewayQuery(part="w", state="danger"))]
         assert {one.gateway.name for part in parts for one in part} == {"away", "away and nearly full", "new"}
+
+    mixed.run(work)
+
+
+def test_files_beyond_the_limit_are_refused_at_their_begin(mixed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.fleet_view.FILE_PAGE", 2)
+    monkeypatch.setattr("cloud.hub.fleet_view.FILES_WAITING_MAX", 1)
+
+    async def work(views: FleetViews) -> None:
+        first, second = (views.of(None).every(EVERYTHING) for _ in range(2))
+        parts = [await anext(first)]
+        with pytest.raises(ReadsBusy):
+            await anext(second)
+        parts += [part async for part in first]
+        assert sum(map(len, parts)) == 5, "the first one goes on"
+        third = views.of(None).every(EVERYTHING)
+        await anext(third)
+        await third.aclose()
+        assert await anext(views.of(None).every(EVERYTHING)), "a client that left holds no place"
 
     mixed.run(work)
 

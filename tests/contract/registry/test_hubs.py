@@ -10,7 +10,8 @@ from typing import Final
 import pytest
 
 from cloud.hub.fleet import FleetState, GatewayState
-from cloud.hub.groups import GatewaySession, Presence
+from cloud.hub.gateway_counter import GatewayCounter
+from cloud.hub.groups import GatewaySession, Presence, StoredState
 from cloud.hub.limits import HUB_SILENT_S, HUBS_CLEANUP_S
 from cloud.hub.observed import ObservedState
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
@@ -29,7 +30,6 @@ class Hub:
         self.registry = place.open(identifier)
         self.identifier = identifier
         self.fleet = FleetState(hub=identifier)
-        self.fleet.load(self.registry.directory.gateways())
         self.seen_at = 0
         self.returned = 0
         self.replicas = HubReplicas(
@@ -45,7 +45,7 @@ class Hub:
         self.returned += 1
 
     def shown(self) -> GatewayState:
-        return self.fleet.gateways[HALL]
+        return self.fleet.current(self.registry.directory.gateways()[0])
 
     def connect(self) -> GatewaySession:
         """Connect the gateway here, and write it to the registry."""
@@ -93,17 +93,15 @@ def test_gateway_at_another_hub_is_shown_as_that_hub_shows_it(world: World) -> N
     async def work(world: World) -> None:
         here, there = world.here, world.there
         there.connect()
-        state = there.shown()
+        state = there.fleet.gateways[HALL]
         state.status, state.newest_received_at = {"version": "9"}, 77
         there.registry.directory.seen({HALL: 60}, {HALL: state.observation()})
-        await here.replicas.look()
         shown = here.shown()
         assert (shown.connected, shown.hub, shown.connected_at, shown.remote) == (True, THERE, 50, CAME.remote)
         assert (shown.status, shown.newest_received_at, shown.last_seen) == ({"version": "9"}, 77, 60)
-        assert (here.fleet.connected, here.fleet.connected_here, here.fleet.tenant("default").connected) == (1, 0, 1)
+        assert not here.fleet.gateways, "only the registry has it"
         there.registry.directory.presence({HALL: Presence("-", connected=False, at_us=70)})
-        await here.replicas.look()
-        assert (here.shown().connected, here.fleet.connected) == (False, 0)
+        assert not here.shown().connected
 
     world.run(work)
 
@@ -113,11 +111,9 @@ def test_gateway_that_moves_is_shown_at_one_hub(world: World) -> None:
         here, there = world.here, world.there
         session = here.connect()
         there.connect()
-        await here.replicas.look()
         assert here.shown().hub == HERE, "the old connection has not ended"
         here.fleet.disconnect(session, 80)
         assert (here.shown().connected, here.shown().hub, here.fleet.connected_here) == (True, THERE, 0)
-        assert here.fleet.connected == 1
         here.registry.directory.seen({HALL: 90}, {HALL: '{"newest_received_at": 5}'})
         await there.replicas.look()
         assert here.registry.directory.gateways()[0].observed is None, "the hub of its last connection writes them"
@@ -224,5 +220,37 @@ def test_observations_of_a_newer_program_change_nothing() -> None:
     state = GatewayState("default", "hall", 1, 1, status={"version": "1"})
     state.read_observed('{"status": 7}')
     assert state.status == {"version": "1"}
+    state.read_observed(None)
+    assert state.status == {"version": "1"}
     state.read_observed(GatewayState("default", "hall", 1, 1, dropped=4).observation())
     assert (state.status, state.dropped) == (ObservedState().status, 4)
+
+
+def test_gateways_are_counted_by_tenant_and_hub(place: Place) -> None:
+    here, there = place.open(HERE), place.open(THERE)
+    fleet = FleetState(hub=HERE)
+    for directory, tenant, names in ((here.directory, "acme", "ab"), (there.directory, "acme", "cde")):
+        directory.presence({(tenant, name): CAME for name in names})
+    there.directory.presence({("acme", "e"): Presence("-", connected=False, at_us=60), ("other", "f"): CAME})
+    there.directory.presence({("acme", "a"): Presence("-", connected=True, at_us=70, connects=1)})
+
+    async def work() -> None:
+        counter = GatewayCounter(fleet, place.url, hint=ChangeHint(), clock=lambda: 0.0)
+        await counter.open()
+        try:
+            await counter.count()
+        finally:
+            await counter.close()
+
+    asyncio.run(work())
+    assert (fleet.count_known("acme"), fleet.count_known("other"), fleet.count_known()) == (5, 1, 6)
+    assert (fleet.counted.elsewhere, fleet.counted.hubs) == ({"acme": 3, "other": 1}, {THERE: 4})
+
+
+def test_connection_tells_what_the_registry_has(registry_of_hubs: Hubs, place: Place) -> None:
+    here, there = place.open(HERE).directory, place.open(THERE).directory
+    assert here.presence({HALL: CAME}) == {HALL: StoredState(0, None)}
+    here.seen({HALL: 60}, {HALL: '{"newest_received_at": 5}'})
+    place.execute("UPDATE gateways SET landed = 7")
+    assert here.presence({HALL: Presence("-", connected=False, at_us=70)}) == {}
+    assert there.presence({HALL: CAME}) == {HALL: StoredState(7, '{"newest_received_at": 5}')}

@@ -269,9 +269,14 @@ class TestHttp:
         assert hub.ask("/api/v1/gateways/gw1?tenant=beta", "ops@alpha")[1]["tenant"] == "beta"
 
     def test_status_counts_only_own_gateways(self, hub: TenantHub) -> None:
+        page = hub.ask("/api/v1/gateways", "app@beta")[1]["gateways"]
+
+        def is_counted() -> bool:
+            return bool(hub.ask("/api/v1/status", "app@beta")[1]["gateways"]["known"] == len(page))
+
+        wait_until(is_counted, timeout_s=WAIT_S, what="the gateways are counted")
         status = hub.ask("/api/v1/status", "app@beta")[1]
         everything = hub.ask("/api/v1/status", "ops@alpha")[1]
-        page = hub.ask("/api/v1/gateways", "app@beta")[1]["gateways"]
         assert status["tenant"] == "beta"
         assert status["gateways"]["known"] == len(page) < everything["gateways"]["known"]
         assert status["totals"] == {"rows": sum(gateway["landed"] for gateway in page)}

@@ -53,6 +53,14 @@ def test_reads_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     world.run(work)
 
 
+def test_places_beyond_the_limit_are_refused(tmp_path: Path) -> None:
+    reads = World(tmp_path).reads
+    with reads.hold(), reads.hold(), pytest.raises(ReadsBusy), reads.hold():
+        pass
+    with reads.hold():
+        pass
+
+
 def test_failure_is_the_answer_to_those_that_wait(tmp_path: Path) -> None:
     world = World(tmp_path)
 

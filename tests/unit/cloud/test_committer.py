@@ -35,6 +35,7 @@ from cloud.hub.groups import (
     LedgerDocument,
     Manifest,
     Presence,
+    StoredState,
 )
 from cloud.hub.lander import Lander
 from cloud.hub.registry.location import sqlite_url
@@ -87,9 +88,9 @@ class Bench:
         self.registry = open_registry(self.directory)
         write = self.registry.directory.presence
 
-        def presence(changes: Mapping[Key, Presence]) -> None:
+        def presence(changes: Mapping[Key, Presence]) -> dict[Key, StoredState]:
             self.presences += 1
-            write(changes)
+            return write(changes)
 
         self.registry.directory.presence = presence  # type: ignore[method-assign]
         start = self.checkpoints.submit

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.elsewhere import ElsewhereGateways, compare
-from cloud.hub.fleet import FleetState, Rate
-from cloud.hub.groups import GatewaySession
-from cloud.hub.limits import HISTORY_SECONDS
+from cloud.hub.fleet import FleetCount, FleetState, Rate
+from cloud.hub.groups import GatewaySession, GroupReport, LandingGroup
+from cloud.hub.limits import HISTORY_SECONDS, LEFT_KEPT_S
+from cloud.hub.observed import ObservedState
 from cloud.hub.registry.directory import GatewayRecord
+from cloud.lake.landing import LandingResult
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9))), st.integers(0, 100))
@@ -27,166 +27,131 @@ def test_rate_counts_the_last_seconds(events: list[tuple[int, int]], later: int)
     assert rate.history(now + 0.9) == wanted
 
 
+def session_of(name: str, tenant: str = "acme") -> GatewaySession:
+    return GatewaySession(tenant, name, "a")
+
+
 def test_replaced_connection_does_not_set_the_gateway_offline() -> None:
     fleet = FleetState()
-    old, new = GatewaySession("default", "gw1", "a"), GatewaySession("default", "gw1", "b")
+    old, new = session_of("gw1"), session_of("gw1")
     assert fleet.connect(old, 1) is None
     assert fleet.connect(new, 2) is old
-    assert fleet.connected == 1
+    assert (fleet.connected_here, fleet.tenant("acme").connected) == (1, 1)
     assert not fleet.disconnect(old, 3)
-    assert fleet.gateways["default", "gw1"].connected
+    assert fleet.gateways[new.key].connected
     assert fleet.disconnect(new, 4)
-    assert (fleet.connected, fleet.gateways["default", "gw1"].last_seen) == (0, 4)
+    assert (fleet.connected_here, fleet.tenant("acme").connected, fleet.gateways[new.key].last_seen) == (0, 0, 4)
 
 
-def test_landed_messages_of_a_forgotten_gateway_count_when_it_returns() -> None:
+def test_gateway_that_left_stays_for_a_while() -> None:
+    fleet, after_us = FleetState(), int(LEFT_KEPT_S * 1e6)
+    for at_us, name in enumerate(("gw1", "gw2", "gw3")):
+        fleet.connect(session := session_of(name), at_us)
+        fleet.disconnect(session, at_us)
+    again = session_of("gw1")
+    fleet.connect(again, 3)
+    fleet.drop_left(after_us)
+    assert list(fleet.gateways) == [("acme", "gw1"), ("acme", "gw2"), ("acme", "gw3")]
+    fleet.drop_left(after_us + 1)
+    assert list(fleet.gateways) == [("acme", "gw1"), ("acme", "gw3")], "gw1 is connected"
+    fleet.disconnect(again, after_us + 2)
+    fleet.connect(session_of("gw4"), 2 * after_us + 3)
+    assert list(fleet.gateways) == [("acme", "gw4")]
+
+
+def test_gateways_that_left_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.fleet.LEFT_GATEWAYS_MAX", 2)
     fleet = FleetState()
-    fleet.load([GatewayRecord("acme", "gw1", 1, 1, False, "-", 1, 3)], {("acme", "gw2"): 4})
-    fleet.forget(("acme", "gw1"), 5)
-    for name in ("gw1", "gw2", "gw3"):
-        fleet.connect(GatewaySession("acme", name, "a"), 6)
-    assert sorted((each.name, each.landed) for each in fleet.gateways.values()) == [("gw1", 3), ("gw2", 4), ("gw3", 0)]
+    sessions = [session_of(f"gw{number}") for number in range(4)]
+    for session in sessions:
+        fleet.connect(session, 1)
+    assert len(fleet.gateways) == 4, "connected ones do not count"
+    for session in sessions:
+        fleet.disconnect(session, 2)
+    assert list(fleet.gateways) == [("acme", "gw2"), ("acme", "gw3")]
 
 
-def test_forgotten_gateway_is_not_known() -> None:
+def test_forgotten_gateway_is_dropped_unless_it_was_there_since() -> None:
     fleet = FleetState()
-    first = GatewaySession("acme", "gw1", "a")
+    first = session_of("gw1")
     fleet.connect(first, 1)
     fleet.forget(first.key, 5)
-    assert fleet.tenant("acme").known == 1, "it is there"
+    assert first.key in fleet.gateways, "it is there"
     fleet.disconnect(first, 5)
     fleet.forget(first.key, 5)
-    assert fleet.tenant("acme").known == 1, "it was there since"
+    assert first.key in fleet.gateways, "it was there since"
     for _ in range(2):
         fleet.forget(first.key, 6)
-    assert fleet.tenant("acme").known == 0
+    assert not fleet.gateways
+    fleet.connect(first, 7)
+    assert list(fleet.gateways) == [first.key]
 
 
-def test_refused_gateway_is_not_known() -> None:
+def test_refused_gateway_is_not_kept() -> None:
     fleet = FleetState()
-    session = GatewaySession("acme", "gw1", "a")
+    session = session_of("gw1")
     fleet.connect(session, 1)
     assert fleet.refuse(session.key) is session
     fleet.disconnect(session, 2)
     assert fleet.refuse(session.key) is None
-    assert (fleet.tenant("acme").known, fleet.connected, fleet.left_out) == (0, 0, False)
+    assert (fleet.gateways, fleet.count_known()) == ({}, 0)
 
 
-def test_refused_gateway_whose_connection_has_ended_is_not_known() -> None:
+def test_refused_gateway_whose_connection_has_ended_is_not_kept() -> None:
     fleet = FleetState()
-    session = GatewaySession("acme", "gw1", "a")
+    session = session_of("gw1")
     fleet.connect(session, 1)
     fleet.disconnect(session, 2)
     assert fleet.refuse(session.key) is None
-    assert (fleet.tenant("acme").known, fleet.gateways) == (0, {})
+    assert not fleet.gateways
 
 
-def test_no_gateway_is_refused_for_the_memory_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud.hub.fleet.GATEWAYS_MAX", 2)
+def test_numbers_are_those_of_the_registry_and_of_this_hub() -> None:
     fleet = FleetState(hub="here")
-    records = [GatewayRecord("acme", f"gw{number}", 1, number, False, "-", 1, 7) for number in range(2)]
-    fleet.load(records)
-    assert not fleet.may_know(("acme", "gw9"))
-    sessions = [GatewaySession("acme", f"new{number}", "a") for number in range(3)]
-    for session in sessions:
-        assert fleet.connect(session, 9) is None
-    assert (len(fleet.gateways), fleet.connected_here) == (5, 3)
-    for session in sessions:
-        fleet.disconnect(session, 10)
-    assert sorted(name for _, name in fleet.gateways) == ["gw0", "gw1"], "as many as are kept"
-    assert fleet.may_know(("acme", "new0")), "only the registry knows"
+    assert (fleet.count_known(), fleet.count_connected("acme")) == (0, 0)
+    fleet.connect(session_of("gw1"), 1)
+    assert (fleet.count_known("acme"), fleet.count_connected("acme"), fleet.count_connected()) == (1, 1, 1)
+    fleet.counted = FleetCount({"acme": 5, "other": 2}, {"acme": 2, "other": 1}, {"there": 3})
+    assert (fleet.count_known("acme"), fleet.count_connected("acme")) == (5, 3)
+    assert (fleet.count_known(), fleet.count_connected(), fleet.count_connected("nobody")) == (7, 4, 0)
+    fleet.counted = FleetCount({"acme": 1}, {"acme": 1}, {"there": 1})
+    assert fleet.count_connected("acme") == 1, "it has just come from another hub"
 
 
-def test_first_sight_of_a_gateway_that_was_left_out_is_in_its_record() -> None:
+def test_what_the_registry_has_of_a_gateway_is_restored_once_it_connects() -> None:
     fleet = FleetState(hub="here")
-    fleet.connect(GatewaySession("acme", "gw1", "a"), 9)
-    state = fleet.current(GatewayRecord("acme", "gw1", 3, 9, True, "a", 1, 70, writer="here"))
-    assert (state.first_seen, state.landed, state.session is not None) == (3, 70, True)
+    session = session_of("gw1")
+    assert fleet.restore(session.key, 7, None) is None, "it has gone"
+    fleet.connect(session, 1)
+    gateway = fleet.gateways[session.key]
+    assert not gateway.is_stored
+    before = ObservedState({"version": "1"}, 50, 3)
+    assert fleet.restore(session.key, 7, msgspec.json.encode(before).decode()) is None
+    assert (gateway.landed, gateway.status, gateway.newest_received_at) == (7, {"version": "1"}, 50)
+    assert (gateway.dropped, gateway.is_stored) == (0, True), "drops count since the hub started"
+    gateway.landed, gateway.newest_received_at, gateway.status = 9, 60, {"version": "2"}
+    assert fleet.restore(session.key, 8, msgspec.json.encode(before).decode()) is gateway
+    assert (gateway.landed, gateway.newest_received_at, gateway.status) == (9, 60, {"version": "2"})
+    assert fleet.restore(session.key, 8, '{"status": 7}') is gateway, "that of a newer program changes nothing"
 
 
-class Looks:
-    """Looks of a fleet at the gateways of other hubs."""
-
-    def __init__(self, fleet: FleetState) -> None:
-        self.elsewhere = ElsewhereGateways(fleet)
-
-    def look(self, *found: GatewayRecord, there: Collection[str] = ("there",)) -> int:
-        """Take over a look; return its number of steps."""
-        look = compare(self.elsewhere.records, found)
-        return sum(1 for _ in self.elsewhere.take_over(look, there))
-
-
-THERE = GatewayRecord("acme", "gw1", 1, 1, True, "-", 1, 0, writer="there")
-
-
-def test_gateway_that_came_and_left_between_two_looks_is_not_shown_elsewhere() -> None:
-    """The record is older than the connection here; the registry has no record of another hub after it."""
+def test_record_of_a_gateway_that_is_here_shows_the_present() -> None:
     fleet = FleetState(hub="here")
-    looks = Looks(fleet)
-    looks.look(THERE)
-    assert fleet.connected == 1
-    session = GatewaySession("acme", "gw1", "a")
-    fleet.connect(session, 2)
-    fleet.disconnect(session, 3)
-    looks.look(THERE)
-    looks.look()
-    assert (fleet.connected, fleet.tenant("acme").connected, fleet.connected_here) == (0, 0, 0)
+    session = session_of("gw1")
+    fleet.connect(session, 9)
+    record = GatewayRecord("acme", "gw1", 3, 8, False, "b", 1, 70, "there", 2, '{"status": {"version": "1"}}')
+    state = fleet.current(record)
+    assert (state.connected, state.hub, state.first_seen, state.landed) == (True, "here", 3, 70)
+    assert state.status == {"version": "1"}, "until it reports"
+    assert fleet.gateways[session.key].landed == 0, "showing changes nothing"
+    fleet.disconnect(session, 10)
+    assert fleet.current(record).hub == "there", "its last connection was elsewhere"
+    mine = fleet.current(record._replace(writer="here", connected=True))
+    assert (mine.connected, mine.last_seen) == (False, 10), "the end of its connection is not written yet"
 
 
-def test_forgotten_gateway_of_another_hub_is_not_counted() -> None:
-    fleet = FleetState(hub="here")
-    Looks(fleet).look(THERE)
-    fleet.forget(("acme", "gw1"), 9)
-    assert (fleet.connected, fleet.tenant("acme").connected, fleet.tenant("acme").known) == (0, 0, 0)
-
-
-def test_look_without_changes_takes_over_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud.hub.elsewhere.FOLLOWED_AT_ONCE", 2)
-    fleet = FleetState(hub="here")
-    looks = Looks(fleet)
-    records = [THERE._replace(name=f"gw{number}", observed=f'{{"dropped": {number}}}') for number in range(5)]
-    assert looks.look(*records) == 3, "in slices"
-    assert (fleet.connected, fleet.gateways["acme", "gw4"].dropped) == (5, 4)
-    assert looks.look(*(record._replace() for record in records)) == 0
-    records[3] = records[3]._replace(last_seen=7, observed='{"dropped": 9}')
-    assert looks.look(*records) == 1
-    assert (fleet.gateways["acme", "gw3"].last_seen, fleet.gateways["acme", "gw3"].dropped) == (7, 9)
-    assert looks.look(*records[:2]) == 2
-    assert (fleet.connected, fleet.tenant("acme").connected) == (2, 2)
-
-
-def test_gateways_follow_their_hub_although_their_records_stay() -> None:
-    fleet = FleetState(hub="here")
-    looks = Looks(fleet)
-    looks.look(THERE)
-    looks.look(THERE, there=())
-    assert fleet.connected == 0
-    looks.look(THERE)
-    assert fleet.connected == 1
-
-
-def test_look_that_is_not_taken_over_to_its_end_is_repeated() -> None:
-    fleet = FleetState(hub="here")
-    looks = Looks(fleet)
-    session = GatewaySession("acme", "gw1", "a")
-    fleet.connect(session, 2)
-    looks.look(THERE)
-    fleet.disconnect(session, 3)
-    fleet.forget(("acme", "gw1"), 9)
-    steps = looks.elsewhere.take_over(compare(looks.elsewhere.records, [THERE._replace(last_seen=8)]), ("there",))
-    next(steps)
-    steps.close()
-    assert looks.elsewhere.records[THERE.tenant, THERE.name] == THERE
-    assert looks.look(THERE._replace(last_seen=8)) == 1
-
-
-def test_gateway_without_a_place_comes_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud.hub.fleet.GATEWAYS_MAX", 1)
-    fleet = FleetState(hub="here")
-    looks, other = Looks(fleet), THERE._replace(name="gw2")
-    looks.look(THERE, other)
-    looks.look(THERE, other)
-    assert list(fleet.gateways) == [("acme", "gw1")]
-    fleet.forget(("acme", "gw1"), 9)
-    looks.look(other)
-    assert list(fleet.gateways) == [("acme", "gw2")]
+def test_landed_messages_count_after_their_gateway_was_dropped() -> None:
+    fleet = FleetState()
+    report = GroupReport(landed=LandingResult(rows=3, by_gateway={("acme", "gw1"): 3}))
+    fleet.landed(LandingGroup([], {}), report, 1.0)
+    assert (fleet.tenant("acme").rows, fleet.totals.rows) == (3, 3)

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from cloud.hub.alerts.book import AlertBook, effective_rules
 from cloud.hub.alerts.measures import HubFigures, HubMeasures
-from cloud.hub.fleet import FleetState
+from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.fleet_view import FleetViews, GatewayQuery
 from cloud.hub.groups import GatewaySession
 from cloud.hub.metrics import CommandFigures
@@ -63,7 +63,7 @@ def large_fleet() -> list[SeenGateway]:
     for number in range(GATEWAYS):
         key = "default", f"gw{number:05d}"
         if number < AWAY:
-            fleet.load([GatewayRecord(*key, NOW_US, NOW_US - 3_600_000_000, False, "-", 1, 0)])
+            fleet.gateways[key] = GatewayState(*key, NOW_US, NOW_US - 3_600_000_000)
         else:
             fleet.connect(GatewaySession(*key, "192.0.2.1"), NOW_US)
             fleet.gateways[key].status = status_of(number)

@@ -1,0 +1,93 @@
+"""Counts the known and the connected gateways of the registry, for status, metrics and quotas.
+
+Runs on the event loop; the registry is read in a thread of its own. After a failure the numbers stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from cloud.hub.ended_task import end_task
+from cloud.hub.fleet import FleetCount, FleetState
+from cloud.hub.limits import COUNTED_EVERY_S, COUNTED_REST
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.fleet_counts import ConnectionCount, count_connections
+from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+COUNT_PAUSE_S = 1.0
+"""Shortest pause between two counts: connections of many gateways change the numbers once."""
+
+
+class GatewayCounter:
+    """Counts the gateways. `open`, then `start`, later `close`."""
+
+    def __init__(self, fleet: FleetState, registry: sa.URL, *, hint: ChangeHint, clock: Callable[[], float]) -> None:
+        """`hint` is given when gateways connect or disconnect; `clock`: monotonic seconds."""
+        self._hint = hint
+        self._fleet = fleet
+        self._thread = RegistryThread("numbers of connections", registry, reading=True)
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._failing = False
+
+    async def open(self) -> None:
+        """Open the registry. Raises `RegistryError`."""
+        await self._thread.open()
+
+    def start(self) -> None:
+        """Start to count."""
+        self._task = asyncio.get_running_loop().create_task(self._repeat(), name="numbers of gateways")
+
+    async def close(self) -> None:
+        """Stop, and close the registry. Idempotent."""
+        task, self._task = self._task, None
+        await end_task(task)
+        await self._thread.close()
+
+    async def count(self) -> None:
+        """Count once. Raises `RegistryError`, `RegistryClosed`."""
+        self._fleet.counted = _sum(await self._thread.run(_read), self._fleet.hub)
+
+    async def _repeat(self) -> None:
+        while True:
+            began = self._clock()
+            try:
+                await self.count()
+            except (RegistryError, RegistryClosed) as error:
+                self._failed(str(error))
+            except Exception as error:  # an internal error must not end the task silently
+                log.exception("the numbers of gateways are not counted: internal error")
+                self._failed(f"internal error: {type(error).__name__}")
+            else:
+                self._failing = False
+            await asyncio.sleep(max(COUNT_PAUSE_S, COUNTED_REST * (self._clock() - began)))
+            await self._hint.wait(COUNTED_EVERY_S)
+
+    def _failed(self, why: str) -> None:
+        if not self._failing:
+            log.warning("the numbers of gateways are not counted: %s", why)
+        self._failing = True
+
+
+def _read(database: Database) -> list[ConnectionCount]:
+    return database.transaction(count_connections)
+
+
+def _sum(found: Sequence[ConnectionCount], hub: str) -> FleetCount:
+    """Return the numbers by tenant and hub, without the connections to one hub."""
+    known, elsewhere, hubs = Counter[str](), Counter[str](), Counter[str]()
+    for each in found:
+        known[each.tenant] += each.gateways
+        if each.connected and each.hub not in (None, hub):
+            elsewhere[each.tenant] += each.gateways
+            hubs[each.hub or ""] += each.gateways
+    return FleetCount(known, elsewhere, hubs)
