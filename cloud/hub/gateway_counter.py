@@ -28,7 +28,7 @@ COUNT_PAUSE_S = 1.0
 
 
 class GatewayCounter:
-    """Counts the gateways. `open`, then `start`, later `close`."""
+    """Counts the gateways. `open`, later `close`."""
 
     def __init__(self, fleet: FleetState, registry: sa.URL, *, hint: ChangeHint, clock: Callable[[], float]) -> None:
         """`hint` is given when gateways connect or disconnect; `clock`: monotonic seconds."""
@@ -40,11 +40,8 @@ class GatewayCounter:
         self._failing = False
 
     async def open(self) -> None:
-        """Open the registry. Raises `RegistryError`."""
+        """Open the registry, and start to count. Raises `RegistryError`."""
         await self._thread.open()
-
-    def start(self) -> None:
-        """Start to count."""
         self._task = asyncio.get_running_loop().create_task(self._repeat(), name="numbers of gateways")
 
     async def close(self) -> None:

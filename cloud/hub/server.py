@@ -231,19 +231,14 @@ class HubServer:
         )
         hint = self._notices.follow(NoticeTopic.LABELS)
         self._views = FleetViews(self._fleet, registry, now_us=_now_us, clock=loop.time, hint=hint)
-        self._counter, self._availability = self._make_counter(registry), self._make_availability(registry)
+        self._counter = _make_counter(self._fleet, self._committer, registry, self._notices)
+        self._availability = self._make_availability(registry)
         self._alerts = self._make_alerts(registry)
         self._audit, self._artefacts = HubAudit(registry, time.time), _make_artefacts(configuration, registry)
         self._events, self._webhooks = _make_events(configuration, registry, self._id, self._notices)
         self._devices = HubDeviceParts(registry, configuration.tenants, _now_us, self._enrolment, self.sources)
         self._downloads = BundleDownloads(BundleFolder.of(configuration.bundles, configuration.data))
         self._usage = UsageRecorder(self._fleet, self._committer.read, _now_us)
-
-    def _make_counter(self, registry: sa.URL) -> GatewayCounter:
-        """Make what counts the gateways, also when some have connected here."""
-        hint = self._notices.follow(NoticeTopic.CONNECTIONS)
-        self._committer.reported.append(lambda _group, report: hint.give() if report.stored else None)
-        return GatewayCounter(self._fleet, registry, hint=hint, clock=asyncio.get_running_loop().time)
 
     def _make_availability(self, registry: sa.URL) -> HubAvailability:
         """Make the state of this hub for orchestrators and other hubs."""
@@ -428,7 +423,6 @@ class HubServer:
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
                 self._url = _gateway_url(configuration.enroller, port)
                 await self._availability.open(port)
-                self._counter.start()
                 self._health.start()
                 self._alerts.start()
                 self._webhooks.start()
@@ -488,17 +482,8 @@ class HubServer:
         parts = (self._availability, self._devices, self._audit, self._receipts, self._commands, self._quotas)
         services = (self._desired, self._renewal, self._enrolment, self._remote, self._downloads)
         async with contextlib.AsyncExitStack() as ends:
-            last = (
-                self._counter,
-                self._views,
-                self._webhooks,
-                self._campaigns,
-                self._updates,
-                self._artefacts,
-                self._problems,
-                self._events,
-            )
-            for part in reversed((*last, *parts, *services)):
+            last = (self._counter, self._views, self._webhooks, self._campaigns, self._updates, self._artefacts)
+            for part in reversed((*last, self._problems, self._events, *parts, *services)):
                 if part is not None:
                     ends.push_async_callback(part.close)
             ends.push_async_callback(self._notices.stop)
@@ -686,6 +671,13 @@ def _make_removals(registry: sa.URL, hub: str) -> tuple[ChangeNotices, HubTenant
     notices = ChangeNotices(registry)
     hint, clock = notices.follow(NoticeTopic.TENANTS), asyncio.get_running_loop().time
     return notices, HubTenantRemovals(registry, hub, hint, _now_us, clock)
+
+
+def _make_counter(fleet: FleetState, committer: Committer, registry: sa.URL, notices: ChangeNotices) -> GatewayCounter:
+    """Make what counts the gateways, also when some have connected here."""
+    hint = notices.follow(NoticeTopic.CONNECTIONS)
+    committer.reported.append(lambda _group, report: hint.give() if report.stored else None)
+    return GatewayCounter(fleet, registry, hint=hint, clock=asyncio.get_running_loop().time)
 
 
 def _make_acceptor(

@@ -1,8 +1,8 @@
 """Quotas of tenants: what one tenant may use, so that the others get their share.
 
 Every limit has the name of its configuration field, and errors name it. Other modules enforce the limits:
-`cloud.hub.acceptor` (connections, applications), `fleet` and `enrolment` (gateways), `pressure` (waitingBytes,
-bytesPerSecond), `spaces` (storedBytes), `commands` (commands), `devices` (devices).
+`cloud.hub.acceptor` (connections, applications), `registry.gateway_admission` and `enrolment` (gateways), `pressure`
+(waitingBytes, bytesPerSecond), `spaces` (storedBytes), `commands` (commands), `devices` (devices).
 """
 
 from __future__ import annotations

@@ -123,6 +123,10 @@ class RecentIncrease:
         self._totals: dict[object, int] = {}
         self._added: dict[object, deque[tuple[int, int]]] = {}
 
+    def has(self, name: object) -> bool:
+        """Return whether the last total of a counter was above 0."""
+        return name in self._totals
+
     def observe(self, name: object, total: int, now_us: int) -> int:
         """Record the total of a counter that began at 0; return its increase within the window."""
         before = self._totals.pop(name, 0)
@@ -195,7 +199,7 @@ class HubMeasures:
     def _is_idle(self, seen: SeenGateway, now_us: int) -> bool:
         """Return True for a gateway for which no rule can be true: most of them, at a tenth of the cost."""
         gateway, status = seen.gateway, seen.gateway.status
-        if not gateway.connected or status is None or gateway.dropped:
+        if not gateway.connected or status is None or gateway.dropped or self._dropped.has(seen.key):
             return False
         news = ("backlog_messages", "backlog_oldest_at", "errors", "certificate_problems", "manifest_waiting")
         return now_us - self._started_us > _SETTLING_US and not any(status.get(name) for name in news)

@@ -62,8 +62,7 @@ class Directory:
         Nothing is stored of a new gateway that its tenant has no room for (`refused`). Return what the registry has of
         those that connected.
         """
-        self.admission.decide(changes)
-        refused = self.refused(changes)
+        refused = self.admission.decide(changes) | self.admission.refused(changes)
         changes = {key: presence for key, presence in changes.items() if key not in refused}
         if not changes:
             return {}
@@ -78,7 +77,7 @@ class Directory:
     ) -> tuple[dict[Key, int], dict[Key, StoredState]]:
         """Return the generations before the change, and what is stored of gateways that connected."""
         known = current_generations(tx, changes)
-        new = {key: presence for key, presence in changes.items() if key not in known}
+        new = {key: presence for key, presence in changes.items() if key not in known and self._may_add(key, presence)}
         if new:
             _add_gateways(tx, new)
             known.update(dict.fromkeys(new, 0))
@@ -95,7 +94,7 @@ class Directory:
         rows = [
             self._presence_row(key, presence, known[key])
             for key, presence in changes.items()
-            if presence.connects or self._generations.of(key) in (None, known[key])
+            if key in known and (presence.connects or self._generations.of(key) in (None, known[key]))
         ]
         if rows:
             tx.execute(statement, rows)
@@ -105,6 +104,10 @@ class Directory:
                 tx, (each for key in written for each in _presence_events(key, changes[key], self._writer.id))
             )
         return known, _stored(tx, [key for key, presence in changes.items() if presence.connects])
+
+    def _may_add(self, key: Key, presence: Presence) -> bool:
+        """Return whether a change may add a gateway: the end of a refused connection does not."""
+        return presence.connects > 0 or self._generations.of(key) is not None or not self.admission.is_limited
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
         return {
@@ -151,8 +154,11 @@ class Directory:
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def refused(self, who: Iterable[Key]) -> set[Key]:
-        """Return which of these gateways their tenants had no room for when they connected last."""
-        return self.admission.refused(who)
+        """Return which of these gateways their tenants had no room for when they connected last. Nothing may land for
+        them: without an admitted connection no generation fences it."""
+        keys = set(who)
+        unadmitted = {key for key in keys if self._generations.of(key) is None} if self.admission.is_limited else set()
+        return self.admission.refused(keys) | unadmitted
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub of this registry since they last connected here."""

@@ -3,13 +3,14 @@
 The count is read on a connection that only reads: within the transaction that adds gateways, PostgreSQL would take
 every change of another hub for a conflict. So hubs that admit at the same time may exceed a quota together, by the
 gateways that the other hubs admit within `COUNT_FRESH_S` and one write: about a thousand from each of them
-(`cloud.hub.limits.HANDSHAKES_PER_S`). One hub alone never exceeds it.
+(`cloud.hub.limits.HANDSHAKES_PER_S`), or all that have waited while the registry was away. One hub alone never exceeds
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,8 +21,27 @@ from cloud.hub.registry.schema import gateways
 
 COUNT_FRESH_S: Final = 5.0
 """Age up to which a count is used again while it leaves room. That of 100 000 gateways takes some 10 ms."""
+FULL_FRESH_S: Final = 1.0
+"""Age up to which a count is used again to refuse gateways: a forgotten one gives its place to another within that."""
+FULL_REST: Final = 20.0
+"""The same in multiples of the time that the count took: a full tenant takes a twentieth of the thread at most."""
 REFUSED_MAX: Final = 10_000
-"""Refused gateways that are remembered until their connections have ended; hubs take 200 a second."""
+"""Refused gateways that are remembered, besides those of the last decision: hubs take 200 new connections a second."""
+
+
+class _TenantCount(NamedTuple):
+    gateways: int
+    at_s: float
+    took_s: float
+
+
+class _Asked(NamedTuple):
+    """New ones among gateways that connect, and counts of their tenants."""
+
+    new: Mapping[str, Sequence[Key]]
+    """New gateways by tenant, in the order of their last change."""
+    counts: Mapping[str, _TenantCount]
+    """Tenants that were counted again."""
 
 
 class GatewayAdmission:
@@ -33,45 +53,72 @@ class GatewayAdmission:
         """Returns the most gateways of a tenant; None without a limit."""
         self._reading = reading
         self._clock = clock
-        self._counted: dict[str, tuple[int, float]] = {}
-        """Known gateways of tenants, and the time of the count."""
+        self._counted: dict[str, _TenantCount] = {}
+        """Known gateways of tenants."""
         self._refused: dict[Key, None] = {}
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether each gateway has to be admitted."""
+        return self._limit is not None
 
     def limit_to(self, limit: Callable[[str], int]) -> None:
         """Refuse new gateways above a limit from now on. `limit` returns the most gateways of a tenant."""
         self._limit = limit
 
-    def decide(self, changes: Mapping[Key, Presence]) -> None:
-        """Refuse the new gateways that their tenants have no room for, those that came last. One that was forgotten is
-        new. Raises `RegistryError`; then nothing has changed."""
+    def decide(self, changes: Mapping[Key, Presence]) -> set[Key]:
+        """Return the gateways to refuse: the new ones that their tenants have no room for, those that came last. One
+        that was forgotten is new. Raises `RegistryError`; then nothing has changed."""
         limit = self._limit
-        if limit is None:
-            return
         asked = [key for key, presence in changes.items() if presence.connects]
-        if not asked:
-            return
-        known = self._reading.transaction(lambda tx: _known(tx, asked))
-        new: dict[str, list[Key]] = {}
-        for key in sorted(set(asked) - known, key=lambda each: changes[each].at_us):
-            new.setdefault(key[0], []).append(key)
-        refused = [key for tenant, keys in new.items() for key in self._beyond(tenant, keys, limit(tenant))]
+        if limit is None or not asked:
+            return set()
+        found = self._reading.transaction(lambda tx: self._read(tx, asked, changes, limit))
+        self._counted.update(found.counts)
+        refused = [key for tenant, keys in found.new.items() for key in self._beyond(tenant, keys, limit(tenant))]
         for key in asked:
             self._refused.pop(key, None)
         self._refused.update(dict.fromkeys(refused))
-        while len(self._refused) > REFUSED_MAX:
+        while len(self._refused) > max(REFUSED_MAX, len(refused)):
             del self._refused[next(iter(self._refused))]
+        return set(refused)
 
     def refused(self, who: Iterable[Key]) -> set[Key]:
-        """Return which of these gateways were refused at their last connect: nothing lands for them."""
+        """Return which of these gateways were refused at their last connect, as far as that is remembered."""
         return {key for key in who if key in self._refused}
 
-    def _beyond(self, tenant: str, keys: Collection[Key], most: int) -> list[Key]:
-        count, at_s = self._counted.get(tenant, (0, float("-inf")))
-        if self._clock() - at_s >= COUNT_FRESH_S or count + len(keys) > most:
-            count, at_s = self._reading.transaction(lambda tx: _count(tx, tenant)), self._clock()
-        room = max(0, most - count)
-        self._counted[tenant] = count + min(room, len(keys)), at_s
-        return list(keys)[room:]
+    def _read(
+        self, tx: sa.Connection, asked: Sequence[Key], changes: Mapping[Key, Presence], limit: Callable[[str], int]
+    ) -> _Asked:
+        """Read in one snapshot: a gateway that another hub admits at this moment is known, or does not count."""
+        known = _known(tx, asked)
+        new: dict[str, list[Key]] = {}
+        for key in sorted(set(asked) - known, key=lambda each: changes[each].at_us):
+            new.setdefault(key[0], []).append(key)
+        counts = {}
+        for tenant, keys in new.items():
+            if not self._may_use_count(tenant, len(keys), limit(tenant)):
+                began = self._clock()
+                count = _count(tx, tenant, limit(tenant))
+                counts[tenant] = _TenantCount(count, self._clock(), self._clock() - began)
+        return _Asked(new, counts)
+
+    def _may_use_count(self, tenant: str, more: int, most: int) -> bool:
+        """Return whether the last count of a tenant is new enough to admit, or to refuse, more gateways."""
+        last = self._counted.get(tenant)
+        if last is None:
+            return False
+        fresh_s = COUNT_FRESH_S
+        if last.gateways + more > most:
+            fresh_s = max(FULL_FRESH_S, FULL_REST * last.took_s)
+        return self._clock() - last.at_s < fresh_s
+
+    def _beyond(self, tenant: str, keys: Sequence[Key], most: int) -> Sequence[Key]:
+        """Return the gateways without room, and count the others."""
+        last = self._counted[tenant]
+        room = max(0, most - last.gateways)
+        self._counted[tenant] = last._replace(gateways=last.gateways + min(room, len(keys)))
+        return keys[room:]
 
 
 def _known(tx: sa.Connection, keys: Iterable[Key]) -> set[Key]:
@@ -81,6 +128,7 @@ def _known(tx: sa.Connection, keys: Iterable[Key]) -> set[Key]:
     return {(row.tenant, row.name) for row in tx.execute(query.where(gateways.c.forgotten_at.is_(None)))}
 
 
-def _count(tx: sa.Connection, tenant: str) -> int:
-    query = sa.select(sa.func.count()).select_from(gateways)
-    return tx.execute(query.where(gateways.c.tenant == tenant, gateways.c.forgotten_at.is_(None))).scalar_one()
+def _count(tx: sa.Connection, tenant: str, most: int) -> int:
+    """Return the number of known gateways of a tenant, at most `most`."""
+    mine = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.forgotten_at.is_(None))
+    return tx.execute(sa.select(sa.func.count()).select_from(mine.limit(most).subquery())).scalar_one()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
+from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.schema import certificates, gateways, tenants
 
 
@@ -85,7 +86,9 @@ def forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
     at_us = now_us if seen is None else max(now_us, seen + 1)
     if seen is None:  # enrolled, never connected
         _add(tx, tenant, gateway, now_us)
-    tx.execute(gateways.update().where(*mine).values(forgotten_at=at_us))
+    # The next gateway of this name is another one, so nothing that was observed of this one is shown then.
+    unknown = {"observed": None, "refusing": False, "oldest_at": NO_TIME_US, "full_at": NO_TIME_US, "waiting": 0}
+    tx.execute(gateways.update().where(*mine).values(forgotten_at=at_us, **unknown))
     return at_us
 
 

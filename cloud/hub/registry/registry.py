@@ -43,7 +43,7 @@ class Registry:
             self.lineages = Lineages(self._database, unfolded)
             self.commits = RegistryCommits(self._database, self.registry_id, writer, generations, unfolded)
         except BaseException:
-            self._database.close()
+            self.close()
             raise
 
     @property

@@ -295,6 +295,24 @@ class TestFiring:
         run(story)
 
 
+class TestDropped:
+    def test_drops_count_again_after_the_hub_has_forgotten_the_first_ones(self, run: Callable[[Story], World]) -> None:
+        async def story(world: World) -> None:
+            await world.after(HOUR)
+            world.add("hall")
+            world.fleet.gateways["default", "hall"].dropped = 5
+            await world.after(10)
+            assert [(each.rule, each.state) for each in world.all()] == [("WaypostMessagesGivenUp", "firing")]
+            world.fleet.gateways["default", "hall"].dropped = 0
+            await world.after(20 * MINUTE)
+            assert [each.state for each in world.all()] == ["resolved"]
+            world.fleet.gateways["default", "hall"].dropped = 5
+            await world.after(10)
+            assert sorted(each.state for each in world.all()) == ["firing", "resolved"]
+
+        run(story)
+
+
 class TestCauses:
     def test_one_cause_is_one_alert_that_others_join(self, run: Callable[[Story], World]) -> None:
         async def story(world: World) -> None:

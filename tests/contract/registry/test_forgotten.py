@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.enrolment import RefusalReason
-from cloud.hub.groups import Key, Presence
+from cloud.hub.groups import Key, Presence, StoredState
+from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry import names
 from cloud.hub.registry.configurations import Configurations
 from cloud.hub.registry.enrolments import (
@@ -90,6 +91,19 @@ def test_forgetting_follows_the_last_connection_at_any_clock(enrolments: Enrolme
     directory.presence(came(100))
     directory.presence(went(200))
     assert enrolments.forget("acme", "hall", 50) == 201
+
+
+def test_next_gateway_of_the_name_begins_without_observations(enrolments: Enrolments, place: Place) -> None:
+    directory = place.open().directory
+    directory.presence(came(2))
+    text = '{"status": {"reported_at": 1, "backlog_messages": 3, "room_hours": 0.0}, "newest_received_at": 5}'
+    directory.seen({HALL: 2}, {HALL: text})
+    directory.presence(went(3))
+    place.execute("UPDATE gateways SET landed = 7")
+    enrolments.forget("acme", "hall", 6)
+    assert directory.presence(came(8)) == {HALL: StoredState(7, None)}
+    columns = place.execute("SELECT refusing, waiting, full_at FROM gateways")
+    assert [(bool(refusing), *more) for refusing, *more in columns] == [(False, 0, NO_TIME_US)]
 
 
 def test_quota_gives_the_place_to_another(enrolments: Enrolments, place: Place) -> None:

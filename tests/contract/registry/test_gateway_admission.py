@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import sqlalchemy as sa
 
 from cloud.hub.groups import GatewaySession, Key, LandingGroup, LandingOutcome, Presence, QueueEntry
-from cloud.hub.registry.gateway_admission import COUNT_FRESH_S
+from cloud.hub.registry.gateway_admission import COUNT_FRESH_S, FULL_FRESH_S, FULL_REST, _count
 from cloud.hub.registry.names import forget
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.registry import Registry
@@ -21,16 +24,36 @@ def limited(registry: Registry, most: int = 2) -> Registry:
     return registry
 
 
+def forget_one(place: Place, name: str) -> None:
+    database = open_registry(place.url).database
+    database.transaction(lambda tx: forget(tx, "small", name, 9))
+    database.close()
+
+
+def count_counts(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None) -> list[str]:
+    """Return the tenants that are counted from now on. `then` is called at each count."""
+    counted: list[str] = []
+
+    def count(tx: sa.Connection, tenant: str, most: int) -> int:
+        counted.append(tenant)
+        then()
+        return _count(tx, tenant, most)
+
+    monkeypatch.setattr("cloud.hub.registry.gateway_admission._count", count)
+    return counted
+
+
 class Clock:
     """Clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.asked = 0
 
     def __call__(self) -> float:
-        self.asked += 1
         return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 def hold_clock(registry: Registry) -> Clock:
@@ -61,16 +84,15 @@ def test_gateways_beyond_the_quota_are_refused_and_known_ones_never(place: Place
     assert known(registry) == ["a", "b"]
     registry.directory.presence({("small", "c"): Presence("-", connected=False, at_us=9)})
     assert known(registry) == ["a", "b"], "nothing is stored of the end of a refused connection"
-    assert limited(place.open(THERE)).directory.refused(keys("c")) == set()
     assert connect(limited(place.open(THERE)), *keys("c", "b")) == {("small", "c")}
 
 
-def test_forgotten_gateway_frees_its_place_at_once(place: Place) -> None:
+def test_forgotten_gateway_frees_its_place_within_a_second(place: Place) -> None:
     registry = limited(place.open())
+    clock = hold_clock(registry)
     connect(registry, *keys("a", "b"))
-    database = open_registry(place.url).database
-    database.transaction(lambda tx: forget(tx, "small", "a", 9))
-    database.close()
+    forget_one(place, "a")
+    clock.now_s += FULL_FRESH_S
     assert connect(registry, *keys("c")) == set()
     assert known(registry) == ["b", "c"]
 
@@ -87,30 +109,65 @@ def test_other_hub_is_noticed_after_a_while(place: Place) -> None:
 
 def test_forgotten_gateway_that_returns_is_new(place: Place) -> None:
     registry = limited(place.open())
+    clock = hold_clock(registry)
     connect(registry, *keys("a", "b"))
     registry.directory.presence({("small", "a"): Presence("-", connected=False, at_us=3)})
-    database = open_registry(place.url).database
-    database.transaction(lambda tx: forget(tx, "small", "a", 9))
-    database.close()
+    forget_one(place, "a")
+    clock.now_s += FULL_FRESH_S
     assert connect(registry, *keys("c")) == set()
     assert connect(registry, *keys("a")) == set(keys("a")), "c has its place, although this hub has admitted a before"
     assert known(registry) == ["b", "c"]
 
 
-def test_count_is_not_repeated_while_there_is_room(place: Place) -> None:
+def test_count_is_not_repeated_while_it_is_fresh(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = count_counts(monkeypatch)
     registry = limited(place.open())
     clock = hold_clock(registry)
     for number in range(5):
         connect(registry, *keys(f"gw{number}", tenant="large"))
     connect(registry, *keys("gw0", tenant="large"))
-    assert clock.asked == 6, "the first gateway asks twice, for its count and the age of that"
+    assert counted == ["large"]
+    connect(registry, *keys("a", "b"))
+    for name in "cde":
+        assert connect(registry, *keys(name)) == set(keys(name))
+    assert counted == ["large", "small"], "the count that refuses is new enough"
+    clock.now_s += FULL_FRESH_S
+    connect(registry, *keys("f"))
+    assert counted == ["large", "small", "small"]
 
 
-def test_refused_ones_are_remembered_to_a_limit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_that_takes_long_is_repeated_seldom(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = limited(place.open())
+    clock = hold_clock(registry)
+    counted = count_counts(monkeypatch, lambda: clock.advance(0.5))
+    for name in "abc":
+        connect(registry, *keys(name))
+    clock.now_s += FULL_FRESH_S
+    connect(registry, *keys("d"))
+    assert counted == ["small"]
+    clock.now_s += 0.5 * FULL_REST
+    connect(registry, *keys("e"))
+    assert counted == ["small", "small"]
+
+
+def test_as_many_as_come_at_once_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.registry.gateway_admission.REFUSED_MAX", 2)
     registry = limited(place.open())
-    connect(registry, *keys("a", "b"))
-    assert connect(registry, *keys("c", "d", "e")) == set(keys("d", "e"))
+    assert connect(registry, *keys("a", "b", "c", "d", "e", "f")) == set(keys("c", "d", "e", "f"))
+    assert known(registry) == ["a", "b"]
+
+
+def test_refused_gateway_that_is_not_remembered_stays_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.registry.gateway_admission.REFUSED_MAX", 1)
+    registry = limited(place.open())
+    connect(registry, *keys("a", "b", "c"))
+    connect(registry, *keys("d"))
+    assert registry.directory.admission.refused(keys("c")) == set()
+    assert registry.directory.refused(keys("a", "b", "c", "d")) == set(keys("c", "d")), "nothing lands for them"
+    registry.directory.presence({("small", "c"): Presence("-", connected=False, at_us=9)})
+    registry.directory.presence({("small", "c"): Presence("-", connected=True, at_us=9)})
+    assert known(registry) == ["a", "b"], "neither the end of its connection nor a repeated presence adds it"
+    assert connect(registry, *keys("c")) == set(keys("c"))
 
 
 def test_nothing_lands_for_a_refused_gateway(place: Place) -> None:

@@ -113,6 +113,18 @@ def test_status_after_the_state_is_restored_is_recorded_at_once(world: World) ->
     assert observed.newest_received_at == 50
 
 
+def test_gateway_that_comes_back_overwrites_nothing_that_another_hub_saw(world: World) -> None:
+    world.store(None)
+    world.report()
+    world.service.gateway_disconnected("gw1", world.intake)
+    world.committer.observed.clear()
+    world.service.gateway_connected("gw1", world.intake)
+    world.store(ObservedState({"version": "3"}, 90, 0))
+    assert world.committer.observed == [], "it has reported nothing since"
+    gateway = world.fleet.gateways[KEY]
+    assert (gateway.status, gateway.newest_received_at) == ({"version": "3"}, 90)
+
+
 def test_first_status_of_a_new_gateway_is_recorded_soon(world: World) -> None:
     world.report()
     world.store(None)
