@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ import pytest
 
 from bridge.message import Run
 from edge.appliance.store.recovery.verification import verify
+from edge.broker.store import schema, segment
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
@@ -154,6 +156,40 @@ def test_log_without_the_first_page_is_kept(tmp_path: Path, size: int, way: Way)
     with contextlib.closing(sqlite3.connect(made.path)) as connection:
         assert connection.execute("SELECT value FROM state WHERE kind = 'session'").fetchall() == [(b"\x77",)]
     assert messages(data) == expected
+
+
+def test_store_of_an_older_schema_is_restored(tmp_path: Path, size: int) -> None:
+    """A store of an older schema is restored.
+
+    Its later tables begin after its messages: in small pages the schema's other pages contain their locations.
+    """
+    data = tmp_path / "data"
+    data.mkdir()
+    run = segment.Stored(0, 0, Run("jobs", "d", 1, b"", [os.urandom(20_000)], AT))
+    with contextlib.closing(sqlite3.connect(data / FILE_NAME, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {size}")
+        schema.prepare(connection, schema.MIGRATIONS[:1], 1)
+        connection.execute("INSERT INTO log VALUES (1, 'queue jobs', 0, 1, 20000)")
+        connection.execute("INSERT INTO address VALUES ('jobs', 1)")
+        connection.execute("INSERT INTO boot VALUES (1, 'b', 0)")
+        connection.execute(segment.INSERT, segment.encode(key(1, 0), 1, 0, [run]))
+    rig = sqlite_rig(data)
+    rig.store.cursors.open("queue", rig.store.logs.open(QUEUE), 0)
+    rig.settle()
+    rig.store.close()
+    add_large(data)
+    expected = messages(data)
+    change(data / FILE_NAME, "INSERT INTO ledger VALUES (1, 'queue', 'x', 0, 1, 2, 2, 'expired', 5)")
+    zeroed(data / FILE_NAME, size, b"")
+    done = repaired(Made(data / FILE_NAME, "", 0))
+    assert (done.messages, done.lost_messages) == (1 + len(LARGE), 0)
+    assert messages(data) == expected
+    with contextlib.closing(sqlite3.connect(data / FILE_NAME)) as connection:
+        kept = connection.execute("SELECT address FROM ledger").fetchall()
+    if size == 1024:
+        assert kept == [("x",)]
+    else:
+        assert kept == [("x",)] or "table ledger is damaged: 0 of its rows are kept" in done.notes
 
 
 def test_messages_are_found_in_a_packed_file(tmp_path: Path, size: int) -> None:

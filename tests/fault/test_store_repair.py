@@ -17,7 +17,7 @@ from edge.appliance.store.recovery.found_logs import RECOVERED
 from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
-from edge.broker.store.errors import StoreDamaged, StoreError
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from edge.output.errors import Exit
 from tests.contract.store.rig import sqlite_rig
@@ -174,17 +174,6 @@ def tear(path: Path, table: str) -> None:
 
 
 class TestTrees:
-    @pytest.mark.parametrize("table", ["ledger", "wear", "opening", "epoch", "epoch_start"])
-    def test_missing_table_is_damage(self, made: Made, table: str) -> None:
-        change(made.path, f"DROP TABLE {table}")
-        with pytest.raises(StoreError, match=f"table: {table}"):
-            open_store(made.path.parent, post=lambda _: None)
-        done = repaired(made)
-        assert (done.messages, done.notes) == (
-            made.messages,
-            [f"table {table} is damaged: 0 of its rows are kept"],
-        )
-
     def test_groups_without_cursors_restart_at_first_stored_message(self, made: Made) -> None:
         declaration = Declaration(name="mqtt/s1", pattern="plant/+/temp")
         value = msgspec.msgpack.encode(declaration)

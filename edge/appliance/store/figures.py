@@ -101,7 +101,7 @@ class StoreFigures(msgspec.Struct):
     ledger: list[LedgerFigures]
     room: StoreRoom
     wear: Outlook | None
-    """Wear of the card as last recorded; None for a new store."""
+    """Wear of the card as last recorded; None for a new store, or one of an older schema."""
 
 
 def figures_of(

@@ -37,7 +37,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """No Local (MQTT 5 section 3.8.3.1): messages of this client are not for this subscription."""
 
     selector: str | None = None
-    """Selector of its consumers, as `SubscribeOptions.selector`; None: every message."""
+    """Selector of its consumers, as `SubscribeOptions.selector`; None also in declarations of older versions."""
 
     user: str = ""
     """User that made it; empty: unknown. It decides nothing."""

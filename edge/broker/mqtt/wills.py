@@ -42,7 +42,7 @@ class StoredWill(Will, frozen=True, gc=False):
     """A will of a client that is connected or may reconnect."""
 
     user: str = ""
-    """User with the quotas for the names that the message creates; empty: unknown."""
+    """User with the quotas for the names that the message creates; empty in wills of older versions."""
 
 
 class _DisconnectedClient(WillOrigin):

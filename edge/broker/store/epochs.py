@@ -12,6 +12,9 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from typing import Final
+
+TABLES: Final = ("epoch", "epoch_start")
 
 
 class Epochs:
@@ -28,7 +31,9 @@ class Epochs:
     def load(cls, connection: sqlite3.Connection, current: str) -> Epochs:
         """Load the epochs of a file. `current` comes from its table ``meta``. Raises as `reload` does."""
         epochs = cls(current)
-        epochs.reload(connection)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables.issuperset(TABLES):  # a store of an older program has no such tables
+            epochs.reload(connection)
         return epochs
 
     def reload(self, connection: sqlite3.Connection) -> None:

@@ -47,6 +47,9 @@ CREATE VIEW logs AS
 CREATE VIEW backlog AS
     SELECT cursor.name AS cursor, logs.name AS log, position, next_position, max(0, next_position - position) AS behind
     FROM cursor JOIN log USING (log) JOIN logs ON logs.name = log.name;
+"""  # noqa: S608 - two constants of ours
+
+_LEDGER: Final = """
 CREATE TABLE ledger (
     entry INTEGER PRIMARY KEY, subscription TEXT NOT NULL, address TEXT NOT NULL, first INTEGER NOT NULL,
     last INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL, reason TEXT NOT NULL,
@@ -56,11 +59,21 @@ CREATE VIEW losses AS
     SELECT subscription, address, reason, sum(messages) AS messages, sum(bytes) AS bytes, min(first) AS first,
         max(last) AS last, datetime(max(decided_at) / 1000000000, 'unixepoch') AS latest
     FROM ledger GROUP BY subscription, address, reason;
+"""
+
+_THINNED: Final = """
 CREATE TABLE thinned (key INTEGER PRIMARY KEY, level INTEGER NOT NULL) STRICT;
+"""
+
+_WEAR: Final = """
 CREATE TABLE wear (
     hour INTEGER PRIMARY KEY, seconds REAL NOT NULL, payload_bytes INTEGER NOT NULL, process_bytes INTEGER NOT NULL,
     device_bytes INTEGER NOT NULL
 ) STRICT;
+"""
+"""Totals since the store was created, by hours of running. Segments may be compressed from this version on."""
+
+_EPOCHS: Final = """
 CREATE TABLE opening (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL, opened_at INTEGER NOT NULL, ends TEXT NOT NULL
 ) STRICT;
@@ -70,12 +83,12 @@ CREATE TABLE epoch (
 CREATE TABLE epoch_start (
     address TEXT NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL, PRIMARY KEY (address, epoch)
 ) STRICT, WITHOUT ROWID;
-"""  # noqa: S608 - two constants of ours
+"""
 
-MIGRATIONS: Final[Sequence[str]] = (_TABLES,)
+MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED, _WEAR, _EPOCHS)
 """``MIGRATIONS[n]`` migrates version n to n + 1; version 0 is an empty file. Only append, never edit."""
 
-COMPATIBLE_FROM: Final = 1
+COMPATIBLE_FROM: Final = 4
 """Oldest schema version of a program that can use a store after the newest migration. So a gateway that returned to its
 previous image can open a migrated store. Stored in ``meta`` as ``<version>:<compatible from>``, so that it applies only
 to the version it was written with."""

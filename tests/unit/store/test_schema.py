@@ -57,6 +57,16 @@ def test_previous_program_opens_a_compatible_schema(connection: sqlite3.Connecti
     assert schema.prepare(connection) == epoch
 
 
+def test_only_programs_from_the_stated_version_open_the_newest_store(
+    connection: sqlite3.Connection,
+) -> None:
+    epoch = schema.prepare(connection)
+    assert schema.prepare(connection, schema.MIGRATIONS[: schema.COMPATIBLE_FROM]) == epoch
+    ours = schema.COMPATIBLE_FROM - 1
+    with pytest.raises(StoreTooNew, match=f"schema {len(schema.MIGRATIONS)}, .* {ours}:"):
+        schema.prepare(connection, schema.MIGRATIONS[:ours])
+
+
 def test_incompatible_schema_is_refused_by_the_previous_program(connection: sqlite3.Connection) -> None:
     schema.prepare(connection, NEXT, compatible_from=len(NEXT))
     with pytest.raises(StoreTooNew):

@@ -223,6 +223,12 @@ class TestStore:
         assert rig.store.medium.written[1] == []
         rig.store.close()
 
+    def test_store_of_an_older_schema_has_none(self, tmp_path: Path) -> None:
+        sqlite_rig(tmp_path).store.close()
+        with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+            connection.execute("DROP TABLE wear")
+        assert self.rows(tmp_path) == []
+
 
 @pytest.mark.parametrize("seconds", [None, "1.5", b"1", -1.0, float("inf")])
 def test_damaged_row_is_skipped(seconds: object) -> None:

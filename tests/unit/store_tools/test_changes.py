@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -325,19 +325,20 @@ class TestImport:
 
 
 class TestMigrate:
-    def test_migration_makes_a_copy(
-        self, made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        prepare, following = schema.prepare, (*schema.MIGRATIONS, "ALTER TABLE log ADD COLUMN quota INTEGER;\n")
+    def old(self, data: Path) -> Path:
+        """Return a store of schema 1, with its tables filled."""
+        made = make(data)
+        change(made.path, "DROP VIEW losses")
+        change(made.path, "DROP TABLE ledger")
+        change(made.path, "DROP TABLE thinned")
+        for table in ("wear", "opening", "epoch", "epoch_start"):
+            change(made.path, f"DROP TABLE {table}")
+        change(made.path, "UPDATE meta SET value = '1:1' WHERE key = 'compatible'")
+        change(made.path, "PRAGMA user_version = 1")
+        return made.path
 
-        def prepare_next(
-            connection: sqlite3.Connection, migrations: Sequence[str] = following, compatible_from: int = 1
-        ) -> str:
-            return prepare(connection, migrations, compatible_from)
-
-        path = made.path
-        monkeypatch.setattr(schema, "MIGRATIONS", following)
-        monkeypatch.setattr(schema, "prepare", prepare_next)
+    def test_migration_makes_a_copy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = self.old(tmp_path / "data")
         assert command("migrate", path.parent) == 0
         assert "--yes" in capsys.readouterr().out
         assert verify(path).schema == 1

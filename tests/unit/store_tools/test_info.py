@@ -58,6 +58,8 @@ class TestFigures:
         then = figures_of(made.path, now=NOW).wear
         assert then is not None
         assert then.payload_bytes == first.payload_bytes + 1000
+        change(made.path, "DROP TABLE wear")
+        assert figures_of(made.path, now=NOW).wear is None
 
     def test_ages_are_shown(self, made: Made) -> None:
         queue, topic = figures_of(made.path, now=NOW).logs

@@ -169,12 +169,16 @@ class Inspection:
             return [CursorFacts._make(row) for row in rows]
 
     def wear(self) -> list[WearTotals]:
-        """Return the totals written at the end of each hour of running."""
+        """Return the totals written at the end of each hour of running; none in a store of an older schema."""
+        if "wear" not in self.tables():
+            return []
         with self._meaning("reading what was written"):
             return load(self.connection)
 
     def ledger(self) -> list[LedgerFacts]:
-        """Return the dropped messages by reason."""
+        """Return the dropped messages by reason; none in a store of a schema without a ledger."""
+        if "ledger" not in self.tables():
+            return []
         rows = self.query(
             "SELECT reason, count(*), sum(messages), sum(bytes), min(decided_at), max(decided_at) FROM ledger "
             "GROUP BY reason ORDER BY reason"

@@ -16,6 +16,8 @@ from edge.broker.store.segment import SELECT, SegmentRow
 
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """Errors of reading a damaged file; the second when SQLite's message quotes a damaged name."""
+_LATER: Final = ("ledger", "thinned", "wear", "opening", "epoch", "epoch_start")
+"""Tables that are missing in a store of schema 1."""
 
 
 class Salvage:
@@ -59,8 +61,8 @@ class Salvage:
                 if tuple(row) in found:
                     return False  # read from the other end already, or a damaged tree leads back
                 found[tuple(row)] = None
-        except ERRORS:
-            return False
+        except ERRORS as error:
+            return any(f"no such table: {table}" in str(error) for table in _LATER)  # an older schema
         return True
 
     def segments(self) -> Iterator[SegmentRow]:
