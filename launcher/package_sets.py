@@ -67,7 +67,10 @@ OF_COMMAND = {
     "prove": GATEWAY_AND_HUB,
     "lake": (PackageSet.ANALYTICS,),
     "report": (PackageSet.ANALYTICS,),
-    "analytics": (PackageSet.ANALYTICS,),  # alias (edge/appliance/aliases.py)
+    # old names (edge/appliance/old_names.py)
+    "fleet": GATEWAY_AND_HUB,
+    "bridge prove": GATEWAY_AND_HUB,
+    "analytics": (PackageSet.ANALYTICS,),
     "image": (PackageSet.IMAGES,),
     "flash": (PackageSet.IMAGES,),
     "balena": (PackageSet.IMAGES,),

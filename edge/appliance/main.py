@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from bridge.version import VERSION
-from edge.appliance.aliases import without_aliases
 from edge.appliance.commands import COMMANDS, COMPLETION_VARIABLE, FROM_A_CHECKOUT, HIDDEN, SECTIONS
 from edge.appliance.loading import load, name_as_called
+from edge.appliance.old_names import renamed
 from edge.appliance.program import as_called, log_to_stderr, program_name
 from edge.output.error_codes import code_of_click
 from edge.output.errors import Exit, show_error
@@ -106,7 +106,7 @@ def root(context: click.Context, verbose: int, quiet: int) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code. Errors of the user are shown without a traceback."""
     name_as_called(root)
-    given = without_aliases(sys.argv[1:] if arguments is None else arguments)
+    given = renamed(sys.argv[1:] if arguments is None else arguments)
     try:
         result = root.main(
             args=given, prog_name=program_name(), standalone_mode=False, complete_var=COMPLETION_VARIABLE

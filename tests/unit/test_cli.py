@@ -22,6 +22,7 @@ from docs.generate import errors
 from edge.appliance import main, program
 from edge.appliance.commands import COMMANDS, HIDDEN, SECTIONS, LazyCommand
 from edge.appliance.main import load, run
+from edge.appliance.old_names import GONE_IN, RENAMED
 from edge.output import logs
 from edge.output.document import envelope
 from edge.output.document import json as json_document
@@ -31,6 +32,7 @@ from launcher.package_sets import PackageSet, sets_of
 from tests.support.command import run_waypost
 
 ROOT = Path(__file__).parents[2]
+UNTIL = f"the old name works until version {GONE_IN}"
 SUMMARY_MAX = 45
 """Characters of a summary: a line of help holds it behind the longest name."""
 HELP_LINES_MAX = 80
@@ -188,16 +190,33 @@ def test_launcher_installs_what_a_command_needs(name: str) -> None:
     assert PackageSet(package[COMMANDS[name].extra]) in sets_of([name])
 
 
-@pytest.mark.parametrize(
-    ("alias", "name"),
-    [("edge run", "run"), ("analytics run", "lake run"), ("analytics report", "report"),
-     ("analytics detect", "lake detect"), ("enroll", "enrol"), ("-q edge run", "run")],
-)  # fmt: skip
-def test_aliases_are_the_commands(alias: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*alias.split(), "--help"]) == 0
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_names_work_with_one_line_of_notice(
+    old: tuple[str, ...], new: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*old, "--help"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"Usage: waypost {name} ")
+    assert out.startswith(" ".join(("Usage: waypost", *new)))
+    assert err == f"note: `{' '.join(('waypost', *old))}` is now `{' '.join(('waypost', *new))}`; {UNTIL}\n"
+
+
+def test_notice_has_the_command_below_a_renamed_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-q", "edge", "run", "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: waypost run")
+    assert err == f"note: `waypost edge run` is now `waypost run`; {UNTIL}\n"
+
+
+def test_other_spelling_is_accepted_without_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["enroll", "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: waypost enrol ")
     assert err == ""
+
+
+def test_old_names_are_gone_in_time() -> None:
+    version, gone = (tuple(map(int, text.split(".")[:2])) for text in (VERSION, GONE_IN))
+    assert version < gone, "remove edge/appliance/old_names.py"
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
