@@ -232,7 +232,7 @@ class FleetState:
         before, gateway.session = gateway.session, session
         if before is None:
             self._count_here(session.tenant, 1)
-            gateway.status, gateway.is_stored = None, False  # another hub may know more
+        gateway.status, gateway.is_stored = None, False  # another hub may know more, also if the one before hangs
         gateway.connected, gateway.hub, gateway.connected_at = True, self.hub, now_us
         gateway.remote, gateway.last_seen = session.remote, now_us
         return before

@@ -288,7 +288,7 @@ class TestSafety:
         with monkeypatch.context() as patched:
             patched.setattr(repairing.os, "link", cut("link", repairing.os.link))
             patched.setattr(repairing.Path, "unlink", cut("unlink", Path.unlink))
-            patched.setattr(repairing, "_sync", cut("sync", repairing._sync))
+            patched.setattr(repairing, "sync_path", cut("sync", repairing.sync_path))
             with pytest.raises(KeyboardInterrupt):
                 repair(made.path.parent, write=True)
         if (made.path.parent / "store.sqlite.repaired").exists():

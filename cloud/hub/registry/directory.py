@@ -66,7 +66,11 @@ class Directory:
         changes = {key: presence for key, presence in changes.items() if key not in refused}
         if not changes:
             return {}
-        known, stored = self._database.transaction(lambda tx: self._write_presence(tx, changes))
+        try:
+            known, stored = self._database.transaction(lambda tx: self._write_presence(tx, changes))
+        except BaseException:
+            self.admission.forget_counts()  # they have the gateways of this call, which come again
+            raise
         self._generations.give(
             {key: known[key] + presence.connects for key, presence in changes.items() if presence.connects}
         )
@@ -126,7 +130,7 @@ class Directory:
         that has moved to another hub keeps those of that hub."""
         if not when:
             return
-        mine = gateways.c.writer == self._writer.id
+        mine = (gateways.c.writer == self._writer.id) & gateways.c.forgotten_at.is_(None)
         only_seen = [
             {"at_tenant": key[0], "at_name": key[1], "at_last_seen": last}
             for key, last in when.items()

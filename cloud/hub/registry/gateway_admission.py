@@ -25,6 +25,8 @@ FULL_FRESH_S: Final = 1.0
 """Age up to which a count is used again to refuse gateways: a forgotten one gives its place to another within that."""
 FULL_REST: Final = 20.0
 """The same in multiples of the time that the count took: a full tenant takes a twentieth of the thread at most."""
+FULL_FRESH_S_MAX: Final = 60.0
+"""Longest age of that count: one that stood still for 30 s with its server does not refuse gateways for ten minutes."""
 REFUSED_MAX: Final = 10_000
 """Refused gateways that are remembered, besides those of the last decision: hubs take 200 new connections a second."""
 
@@ -87,6 +89,10 @@ class GatewayAdmission:
         """Return which of these gateways were refused at their last connect, as far as that is remembered."""
         return {key for key in who if key in self._refused}
 
+    def forget_counts(self) -> None:
+        """Count again before the next decision, as an admission was not stored."""
+        self._counted.clear()
+
     def _read(
         self, tx: sa.Connection, asked: Sequence[Key], changes: Mapping[Key, Presence], limit: Callable[[str], int]
     ) -> _Asked:
@@ -109,8 +115,10 @@ class GatewayAdmission:
         if last is None:
             return False
         fresh_s = COUNT_FRESH_S
-        if last.gateways + more > most:
-            fresh_s = max(FULL_FRESH_S, FULL_REST * last.took_s)
+        if last.gateways >= most:
+            fresh_s = min(max(FULL_FRESH_S, FULL_REST * last.took_s), FULL_FRESH_S_MAX)
+        elif last.gateways + more > most:
+            fresh_s = FULL_FRESH_S
         return self._clock() - last.at_s < fresh_s
 
     def _beyond(self, tenant: str, keys: Sequence[Key], most: int) -> Sequence[Key]:

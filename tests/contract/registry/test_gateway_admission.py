@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from cloud.hub.groups import GatewaySession, Key, LandingGroup, LandingOutcome, Presence, QueueEntry
+from cloud.hub.registry.faults import RegistryError
 from cloud.hub.registry.gateway_admission import COUNT_FRESH_S, FULL_FRESH_S, FULL_REST, _count
 from cloud.hub.registry.names import forget
 from cloud.hub.registry.opening import open_registry
@@ -85,6 +86,31 @@ def test_gateways_beyond_the_quota_are_refused_and_known_ones_never(place: Place
     registry.directory.presence({("small", "c"): Presence("-", connected=False, at_us=9)})
     assert known(registry) == ["a", "b"], "nothing is stored of the end of a refused connection"
     assert connect(limited(place.open(THERE)), *keys("c", "b")) == {("small", "c")}
+
+
+def test_gateways_of_a_failed_write_are_not_counted_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = limited(place.open())
+    hold_clock(registry)
+
+    def fail(*_: object) -> None:
+        raise RegistryError("the registry does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registry.directory, "_write_presence", fail)
+        with pytest.raises(RegistryError):
+            connect(registry, *keys("a", "b"))
+    assert connect(registry, *keys("a", "b")) == set()
+
+
+def test_late_sighting_of_a_forgotten_gateway_is_not_stored(place: Place) -> None:
+    registry = place.open()
+    connect(registry, *keys("a"))
+    registry.directory.presence({("small", "a"): Presence("-", connected=False, at_us=3)})
+    forget_one(place, "a")
+    registry.directory.seen(
+        {("small", "a"): 4}, {("small", "a"): '{"status": {"version": "1"}, "newest": 1, "dropped": 0}'}
+    )
+    assert place.execute("SELECT observed FROM gateways") == [(None,)]
 
 
 def test_forgotten_gateway_frees_its_place_within_a_second(place: Place) -> None:

@@ -133,6 +133,10 @@ def test_what_the_registry_has_of_a_gateway_is_restored_once_it_connects() -> No
     assert fleet.restore(session.key, 8, msgspec.json.encode(before).decode()) is gateway
     assert (gateway.landed, gateway.newest_received_at, gateway.status) == (9, 60, {"version": "2"})
     assert fleet.restore(session.key, 8, '{"status": 7}') is gateway, "that of a newer program changes nothing"
+    fleet.connect(session_of("gw1"), 2)
+    elsewhere = msgspec.json.encode(ObservedState({"version": "3"}, 70, 0)).decode()
+    assert fleet.restore(session.key, 9, elsewhere) is None
+    assert gateway.status == {"version": "3"}, "the connection before hung while it was at another hub"
 
 
 def test_record_of_a_gateway_that_is_here_shows_the_present() -> None:
