@@ -2,6 +2,9 @@
 
 A hub sends a command as one AMQP message (`bridge.downlink`). *Receipts* and *responses* are messages of the gateway's
 own addresses: they are stored, sent and landed like all other messages.
+
+An *online* command is for a device that takes it now. Its message has an absolute-expiry-time (AMQP 1.0 section 3.2.4),
+and goes only to a gateway that has given its link the property `ONLINE_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import msgspec
 
 from bridge import plain
 from bridge import sections as s
-from bridge.amqp_values import DecodeError, Symbol, Uint
+from bridge.amqp_values import DecodeError, Symbol, Timestamp, Uint
 from bridge.hidden import hides
 from bridge.limits import (
     COMMAND_NAME_CHARACTERS_MAX,
@@ -34,9 +37,14 @@ HUB: Final = "hub"
 """Reply identifier of the hub in an address of `HONO_RESPONSES`."""
 COMMAND: Final = Symbol(plain.PREFIX + "command")
 """Annotation of a command in its device's queue: the command's identifier."""
+ONLINE: Final = Symbol(plain.PREFIX + "online")
+"""Annotation of an online command in its device's queue: true. The message has no absolute-expiry-time, as clients of
+AMQP drop messages by it, silently and by their own clocks."""
+ONLINE_COMMANDS: Final = "waypost-online-commands"
+"""Property of the link for commands of a gateway that refuses an online command when its device cannot take it now."""
 _MS: Final = 1000
-_FIELDS: Final = 7
-_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 3, 4, 5, 6
+_FIELDS: Final = 9
+_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE, _EXPIRES = 0, 2, 3, 4, 5, 6, 8
 
 
 class Receipt(enum.Enum):
@@ -48,6 +56,29 @@ class Receipt(enum.Enum):
     """Its time to live ended before a device took it."""
     REJECTED = "rejected"
     """The device or the gateway refused it."""
+
+
+class OnlineReason(enum.Enum):
+    """Reason code of an online command that its device did not take."""
+
+    GATEWAY_NOT_CONNECTED = "gateway-not-connected"
+    """The gateway is not connected to a hub. Nothing was stored or sent."""
+    GATEWAY_TOO_OLD = "gateway-too-old"
+    """The gateway runs a version without online commands. Nothing was sent."""
+    GATEWAY_BUSY = "gateway-busy"
+    """The gateway could not store the command, or was about to disconnect."""
+    ADDRESS_UNSUITABLE = "address-unsuitable"
+    """An `Address` resource of the gateway raises the time to live of the device's commands."""
+    DEVICE_NOT_CONNECTED = "device-not-connected"
+    """No client is connected to the gateway that receives this command of the device."""
+    DEVICE_BUSY = "device-busy"
+    """The device is connected, and takes no further command now."""
+    COMMAND_LATE = "command-late"
+    """The command reached the gateway after its time."""
+    NOT_SENT = "not-sent"
+    """No hub sent the command in its time: the gateway disconnected, or gave no credit."""
+    OUTCOME_UNKNOWN = "outcome-unknown"
+    """The command was sent, and no outcome arrived in its time. A later receipt replaces this outcome."""
 
 
 @hides("payload")
@@ -65,6 +96,8 @@ class HubCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Time to live in milliseconds, counted from now."""
     response: bool
     """True when the device should respond."""
+    online_until_ms: int | None = None
+    """End of an online command, UTC milliseconds by the hub's clock; None: the command waits for its device."""
 
 
 class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,6 +133,7 @@ def message(command: HubCommand) -> bytes:
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, command.device, command.name
     fields[_REPLY_TO] = HUB if command.response else None
+    fields[_EXPIRES] = None if command.online_until_ms is None else Timestamp(command.online_until_ms)
     return _header(command.ttl_ms) + _properties(fields, command.content_type) + plain.data_section(command.payload)
 
 
@@ -127,6 +161,7 @@ def read(arrived: bytes) -> HubCommand:
         content_type=content_type,
         ttl_ms=ttl_ms,
         response=fields[_REPLY_TO] is not None,
+        online_until_ms=int(fields[_EXPIRES]) if isinstance(fields[_EXPIRES], Timestamp) else None,
     )
 
 
@@ -137,9 +172,10 @@ def queued(command: HubCommand, address: str, reply_to: str) -> Run:
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, address, command.name
     if command.response:
         fields[_REPLY_TO], fields[_CORRELATION] = reply_to, command.id
+    annotations = {COMMAND: command.id} | ({ONLINE: True} if command.online_until_ms is not None else {})
     body = b"".join(
         (
-            plain.section(s.MESSAGE_ANNOTATIONS, {COMMAND: command.id}),
+            plain.section(s.MESSAGE_ANNOTATIONS, annotations),
             _properties(fields, command.content_type),
             plain.section(s.APPLICATION_PROPERTIES, {"subject": command.name}),
             plain.data_section(command.payload),
@@ -150,12 +186,36 @@ def queued(command: HubCommand, address: str, reply_to: str) -> Run:
 
 def identifier_of(queued_message: bytes) -> str | None:
     """Return the identifier of a hub's command in its device's queue; None for a message of another sender."""
-    try:
-        found = [value for _, value in plain.contents(queued_message, (s.MESSAGE_ANNOTATIONS,))]
-    except DecodeError:
-        return None
-    identifier = found[0].get(COMMAND) if found and isinstance(found[0], dict) else None
+    identifier = _annotations_of(queued_message).get(COMMAND)
     return identifier if isinstance(identifier, str) else None
+
+
+def is_online(queued_message: bytes) -> bool:
+    """Return whether a message in a device's queue is an online command of a hub."""
+    annotations = _annotations_of(queued_message)
+    return COMMAND in annotations and annotations.get(ONLINE) is True
+
+
+def _annotations_of(message: bytes) -> dict[Any, Any]:
+    try:
+        found = [value for _, value in plain.contents(message, (s.MESSAGE_ANNOTATIONS,))]
+    except DecodeError:
+        return {}
+    return found[0] if found and isinstance(found[0], dict) else {}
+
+
+def refusal_text(reason: OnlineReason, words: str) -> str:
+    """Return the text with which a gateway rejects an online command: the reason code, then words for people."""
+    return f"{reason.value}: {words}"
+
+
+def split_refusal(text: str) -> tuple[OnlineReason | None, str]:
+    """Return the reason and the words of a `refusal_text`; (None, `text`) for any other text."""
+    code, _, words = text.partition(": ")
+    try:
+        return OnlineReason(code), words
+    except ValueError:
+        return None, text
 
 
 _READ: Final = (s.HEADER, s.PROPERTIES)

@@ -31,7 +31,7 @@ from edge.output.text import word
 
 if TYPE_CHECKING:
     from cloud.hub.commands.documents import CommandDocument
-    from cloud.hub.registry.commands import Commands
+    from cloud.hub.registry.commands import CommandRefused, Commands
     from edge.remote.client import ConsoleClient
 
 KEY_BYTES: Final = 16
@@ -44,7 +44,7 @@ COMMANDS: Final = Listing(
     "command",
     "id",
     ("id", "tenant", "gateway", "device", "name", "state", "changed_at"),
-    ("reason", "sent_by", "created_at", "expires_at"),
+    ("delivery", "reason_code", "reason", "sent_by", "created_at", "expires_at"),
     "no commands",
 )
 STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled", "rejecting")
@@ -72,7 +72,10 @@ def command() -> None:
 @click.argument("payload", required=False, default="")
 @click.option("--payload-file", type=click.File("rb"), help="Read the payload from a file; - is standard input.")
 @click.option("--content-type", help="Content type of the payload, for example application/json.")
-@click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Time to live: 30s, 10m, 24h, 7d.")
+@click.option(
+    "--online", is_flag=True, help="Only if the device takes it now: it is never stored for an absent device."
+)
+@click.option("--ttl", metavar="TIME", help="Time to live: 30s, 10m, 24h, 7d.  [default: 1h; with --online 10s]")
 @click.option("--response", is_flag=True, help="Ask the device for a response.")
 @click.option("--correlation-id", help="Identifier of your own, returned with the outcome.")
 @click.option(
@@ -93,7 +96,8 @@ def send(
     payload: str,
     payload_file: BinaryIO | None,
     content_type: str | None,
-    ttl: str,
+    online: bool,
+    ttl: str | None,
     response: bool,
     correlation_id: str | None,
     dry_run: bool,
@@ -105,18 +109,23 @@ def send(
 
     \b
       waypost command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
+      waypost command send pump7@hall stop --data DIR --online --wait 20s
     """
     from cloud.hub.commands.documents import (
+        ONLINE,
+        STORED,
         CommandDocument,
         InvalidCommand,
         check_command,
         command_document,
         outlook_document,
+        outlook_for,
     )
     from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
     from cloud.hub.registry.commands import CommandRefused
 
     own, gateway = _parts(device)
+    ttl = ttl or ("10s" if online else "1h")
     wait_s = parse_duration(wait) if wait is not None else None
     document = CommandDocument(
         gateway=gateway,
@@ -125,6 +134,7 @@ def send(
         payload=payload,
         payload_base64=_base64(payload_file) if payload_file is not None else None,
         content_type=content_type,
+        delivery=ONLINE if online else STORED,
         ttl_s=parse_duration(ttl),
         response=response,
         correlation_id=correlation_id,
@@ -140,15 +150,24 @@ def send(
         if dry_run:
             bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": quotas.of(tenant).commands}
             [outlook], _ = commands.rehearse(tenant, (gateway,), **bounds, most=1)
-            _print_outlook(outlook_document(outlook), ttl, as_json=as_json)
+            _print_outlook(outlook_document(outlook_for(document, outlook)), ttl, as_json=as_json)
             return
         new, bound = made.record(time.time_ns() // 1_000), quotas.of(tenant).commands
         try:
             sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=bound, key=made.key)
         except CommandRefused as refused:
-            raise CommandError(str(refused), error="command-refused") from None
+            raise _refused_error(refused) from None
         again = functools.partial(_of_registry, commands)
         _print_outcome(_waited(again, command_document(sent), wait_s), waited=wait_s is not None, as_json=as_json)
+
+
+def _refused_error(refused: CommandRefused) -> CommandError:
+    from cloud.hub.registry.commands import CommandRefusal
+
+    if refused.why is CommandRefusal.NOT_CONNECTED:
+        step = "send it when the gateway is connected, or without --online"
+        return CommandError(str(refused), step, error="gateway-not-connected")
+    return CommandError(str(refused), error="command-refused")
 
 
 def _parts(device: str) -> tuple[str, str]:
@@ -175,9 +194,11 @@ def _send_over_http(
     as_json: JsonOutput | None,
 ) -> None:
     """Send a command, or rehearse it, at the console of a hub."""
+    from cloud.hub.commands.documents import time_to_live
+
     if dry_run:
         [outlook] = client.ask("commands/rehearsal", method="POST", body=document, tenant=tenant or None)["gateways"]
-        _print_outlook(outlook, f"{document.ttl_s:.0f} s", as_json=as_json)
+        _print_outlook(outlook, f"{time_to_live(document):.0f} s", as_json=as_json)
         return
     key = key or secrets.token_hex(KEY_BYTES)
     headers = {"Idempotency-Key": key}
@@ -325,7 +346,8 @@ def _print_outcome(command: Mapping[str, Any], *, waited: bool, as_json: JsonOut
     else:
         say(_line(command))
         if command["reason"]:
-            say(f"  {command['reason']}")
+            code = f" ({command['reason_code']})" if command.get("reason_code") else ""
+            say(f"  {command['reason']}{code}")
         if command["response"] is not None:
             response = command["response"]
             status = "" if response["status"] is None else f" {response['status']}"

@@ -51,6 +51,10 @@ TENANT_GATEWAYS_MAX = 75_000
 TENANT_STORED_BYTES_MAX = 1024 * 1024 * 1024
 """Default bytes that one tenant's applications store: they share the disk with registry and lake."""
 
+ONLINE_ANSWER_S = 2.0
+"""Time beyond the end of an online command in which its gateway's report counts before it is called unknown: a report
+takes a commit at the gateway, a batch and a landing."""
+
 COMMAND_KEYS_KEPT_S = 86_400.0
 """Minimum life of a command's idempotency key; each takes 0.3 KiB, one for each command."""
 

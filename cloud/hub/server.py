@@ -341,6 +341,7 @@ class HubServer:
             knows=knows,
             tenants=self._configuration.tenants,
             hint=self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS),
+            hub=self._id,
         )
         self._interception = CommandInterception()
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
@@ -638,7 +639,7 @@ class HubServer:
 
     def _opened_space(self, space: TenantSpace) -> None:
         """Take the commands that applications send in this space."""
-        CommandEntry(space, self._commands.send)
+        CommandEntry(space, self._commands.send, self._commands.wait_delivered)
 
 
 def _alert_counts(alerts: HubAlerts) -> dict[str, int]:

@@ -59,6 +59,10 @@ VOCABULARIES: Final = (
         "Commands to devices", "cloud/hub/registry/commands.py", "cancelling", "Field `state` of `/api/v1/commands`.",
     ),
     Vocabulary(
+        "Online commands", "bridge/command.py", "device-not-connected",
+        "Field `reason_code` of `/api/v1/commands`, and after `waypost:` the condition of a rejected AMQP message.",
+    ),
+    Vocabulary(
         "Roll-outs", "cloud/hub/rollout.py", "halted", "Field `state` of `/api/v1/rollouts`.",
     ),
     Vocabulary(

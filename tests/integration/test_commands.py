@@ -64,11 +64,7 @@ class Fleet:
 
     def up(self) -> None:
         """Start both and wait until the gateway is known and connected."""
-
-        def connected() -> bool:
-            return any(one["connected"] for one in self.ask("GET", "gateways")["gateways"])
-
-        wait_until(connected, timeout_s=WAIT_S, what="the gateway is connected")
+        wait_until(lambda: is_connected(self), timeout_s=WAIT_S, what="the gateway is connected")
 
 
 class CommandDevice(PahoClient):
@@ -209,6 +205,42 @@ def test_expired_command_is_dropped_and_reported(fleet: Fleet) -> None:
         fleet.wait(last, "delivered")
         assert device.received.empty(), "what is over is not delivered"
     assert fleet.state(at_hub) == "expired"
+
+
+def test_online_command_is_taken_now_or_refused_with_a_reason(fleet: Fleet) -> None:
+    """The device is connected, away with a persistent session, or its gateway is away; over HTTP, AMQP and the CLI."""
+    now = {"gateway": "gw1", "device": "winch", "name": "stop", "payload": "x", "delivery": "online"}
+    stop = Message(body=b"x", inferred=True, subject="stop", ttl=20, properties={"delivery": "online"})
+    with amqp_client(fleet.hub, timeout_s=WAIT_S) as connection:
+        sender = connection.create_sender("command/gw1/winch")
+        with mqtt_client(fleet.edge, "winch", clean=False) as device:
+            device.subscribe("command/winch")
+            taken = fleet.ask("POST", "commands?wait=40", now)
+            assert (taken["state"], taken["delivery"], taken["reason_code"]) == ("delivered", "online", None)
+            sender.send(stop)
+            assert [device.take().payload for _ in range(2)] == [b"x", b"x"]
+        away = fleet.ask("POST", "commands?wait=40", now)
+        assert (away["state"], away["reason_code"]) == ("rejected", "device-not-connected")
+        with pytest.raises(SendException):
+            sender.send(stop)
+        later = fleet.send("winch", payload="later", ttl_s=60)
+        fleet.wait(later, "queued")
+        fleet.edge.stop()
+        wait_until(lambda: not is_connected(fleet), timeout_s=WAIT_S, what="the hub knows that the gateway is away")
+        refused = fleet.request("POST", "commands", now)
+        assert (refused.status, refused.document["code"]) == (409, "gateway-not-connected")
+        with pytest.raises(SendException):
+            sender.send(stop)
+    fleet.edge.start()
+    with mqtt_client(fleet.edge, "winch", clean=False) as device:
+        assert device.take().payload == b"later", "none of the refused ones"
+        fleet.wait(later, "delivered")
+        assert device.received.empty()
+    fleet.up()
+
+
+def is_connected(fleet: Fleet) -> bool:
+    return any(one["connected"] for one in fleet.ask("GET", "gateways")["gateways"])
 
 
 def test_invalid_command_is_refused(fleet: Fleet) -> None:

@@ -1,7 +1,9 @@
 """Commands over AMQP: applications send them in their tenant's space, and receive the outcomes there.
 
 - ``command/<gateway>/<device>``: target for commands; a message is `accepted` when the command is on disk. The
-  message-id is an idempotency key: a repeated message is the same command.
+  message-id is an idempotency key: a repeated message is the same command. With the application property ``delivery``:
+  ``online`` the message is `accepted` when the device has accepted the command; otherwise it is `rejected`, with the
+  reason code as condition (``waypost:device-not-connected``).
 - ``command-receipt/<gateway>/<device>``, ``command-response/<gateway>/<device>``: topics with all outcomes.
 - ``command-reply/...``, or a dynamic node, given as `reply-to`: outcomes for one application, kept for a day.
 
@@ -20,14 +22,23 @@ import msgspec
 from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Symbol, Uint
-from bridge.command import RECEIPTS, RESPONSES
+from bridge.command import RECEIPTS, RESPONSES, OnlineReason
+from bridge.downlink import Key
 from bridge.engine import Engine, Link
 from bridge.message import AMQP, DURABLE, Run, Stored
-from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command, command_document
-from cloud.hub.commands.limits import OUTCOME_S_MAX, REPLY_TTL_S, SENDING_MAX, TTL_S_DEFAULT
+from cloud.hub.commands.documents import (
+    STORED,
+    CommandDocument,
+    Delivery,
+    InvalidCommand,
+    check_command,
+    command_document,
+)
+from cloud.hub.commands.limits import ONLINE_SENDING_MAX, OUTCOME_S_MAX, REPLY_TTL_S, SENDING_MAX
 from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft
+from cloud.hub.limits import ONLINE_ANSWER_S
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
-from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandRefused
+from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandRefusal, CommandRefused, CommandState
 from cloud.hub.spaces import COMMANDS, Spaces, TenantSpace
 from cloud.lake.faults import RegistryError
 from edge.broker.amqp.addressing import AttachRefused
@@ -35,16 +46,33 @@ from edge.broker.amqp.incoming import TranslatedMessage
 from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
+from edge.broker.delivery.anycast import AnycastGroup
 from edge.broker.message.translation import parse_message, read_header
-from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import (
+    Consumer,
+    DeliveryOutcome,
+    Explanation,
+    Origin,
+    Refusal,
+    SubscribeOptions,
+    Subscription,
+)
 from edge.broker.router.batch import Publication
 
 log = logging.getLogger(__name__)
 
 Send = Callable[[Draft], Awaitable[CommandRecord]]
+Wait = Callable[[str, float], Awaitable[CommandRecord | None]]
+"""Waits at most some seconds until a command is completed, and returns it."""
 _MESSAGE_ID, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 3, 4, 5, 6
 KEY: Final = "idempotency-key"
 """Application property for senders that reuse message-ids after a restart."""
+DELIVERY: Final = "delivery"
+"""Application property: `stored` or `online`, see `cloud.hub.commands.documents.CommandDocument`."""
+CONDITION: Final = "waypost:"
+"""Begin of the conditions of rejected online commands; the reason code follows."""
+_ONLINE_WAIT_S: Final = ONLINE_ANSWER_S + 3.0
+"""Longest wait for an outcome after the end of an online command: the registry completes it by then."""
 _MS: Final = 1000
 
 
@@ -71,13 +99,23 @@ def read_command(
         device=device,
         name=name,
         content_type=str(fields[_CONTENT_TYPE]) if fields[_CONTENT_TYPE] is not None else None,
-        ttl_s=TTL_S_DEFAULT if ttl_ms is None else ttl_ms / _MS,
+        delivery=_delivery_in(found.application.get(DELIVERY, STORED)),
+        ttl_s=None if ttl_ms is None else ttl_ms / _MS,
         response=reply_to is not None,
         correlation_id=str(correlation) if correlation is not None else None,
         reply_to=str(reply_to) if reply_to is not None else None,
     )
     key = found.application.get(KEY, fields[_MESSAGE_ID])
     return check_command(document, tenant, sent_by, found.body, _text(key), replies)
+
+
+def _delivery_in(value: Any) -> Delivery:
+    """Return the value of the application property. Raises `InvalidCommand`."""
+    try:
+        found: Delivery = msgspec.convert(value, Delivery)
+    except msgspec.ValidationError:
+        raise InvalidCommand(f"the application property {DELIVERY} must be stored or online") from None
+    return found
 
 
 def _text(key: Any) -> str | None:
@@ -133,17 +171,20 @@ class CommandInterception(LinkInterception):
 class CommandEntry(Consumer):
     """Consumer of one tenant's commands; accepts a message when the command is on disk."""
 
-    def __init__(self, space: TenantSpace, send: Send) -> None:
+    def __init__(self, space: TenantSpace, send: Send, wait: Wait) -> None:
         """Needs the running loop."""
         self.name = "commands"
         self._tenant = space.tenant
         self._send = send
+        self._wait = wait
+        self._waiting = 0
+        """Online commands that wait for their outcome; they use no credit."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined = space.router.subscriptions.subscribe(self, f"{COMMANDS}/#", SubscribeOptions())
 
     @property
     def credit(self) -> int:
-        return max(0, SENDING_MAX - len(self._tasks))
+        return max(0, SENDING_MAX + self._waiting - len(self._tasks))
 
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
         for stored in batch:
@@ -158,16 +199,47 @@ class CommandEntry(Consumer):
         self._joined.pump()
 
     async def _take(self, subscription: Subscription, position: int, run: Run, body: bytes) -> None:
-        outcome = DeliveryOutcome.REJECTED
+        explanation: Explanation | None = Explanation()
         try:
-            await self._send(read_command(self._tenant, run.address, run.properties, body, run.device))
-            outcome = DeliveryOutcome.ACCEPTED
+            draft = read_command(self._tenant, run.address, run.properties, body, run.device)
+            explanation = await (self._send_online(draft) if draft.online else self._store(draft))
         except (InvalidCommand, CommandRefused) as error:
             log.info("command of %s refused: %s", run.device, error)
+            if isinstance(error, CommandRefused) and error.why is CommandRefusal.NOT_CONNECTED:
+                explanation = Explanation(CONDITION + OnlineReason.GATEWAY_NOT_CONNECTED.value, str(error))
         except (CommandsBusy, RegistryError) as error:
             log.warning("command of %s cannot be stored now: %s", run.device, error)
-        if position >= 0:
-            subscription.settle(self, position, position, outcome)
+        if position < 0:
+            return
+        if explanation is not None and explanation.condition and isinstance(subscription, AnycastGroup):
+            subscription.explain(self, position, explanation)
+        outcome = DeliveryOutcome.ACCEPTED if explanation is None else DeliveryOutcome.REJECTED
+        subscription.settle(self, position, position, outcome)
+
+    async def _store(self, draft: Draft) -> None:
+        await self._send(draft)
+
+    async def _send_online(self, draft: Draft) -> Explanation | None:
+        """Send an online command, and wait for its outcome. Return None when its device has accepted it, else the
+        reason. Raises `CommandRefused`, `CommandsBusy`, `RegistryError`."""
+        if self._waiting >= ONLINE_SENDING_MAX:
+            raise CommandsBusy(f"{ONLINE_SENDING_MAX} online commands wait for their outcome")
+        sent, seconds = await self._send(draft), draft.ttl_s + _ONLINE_WAIT_S
+        self._waiting += 1
+        self._joined.pump()
+        try:
+            found = await self._wait(sent.id, seconds) or sent
+        except (CommandsBusy, RegistryError) as error:
+            return Explanation(CONDITION + _UNKNOWN, str(error))
+        finally:
+            self._waiting -= 1
+        if found.state == CommandState.DELIVERED.value:
+            return None
+        code = found.reason_code or (found.state if CommandState(found.state).final else _UNKNOWN)
+        return Explanation(CONDITION + code, found.reason or "no outcome arrived in time")
+
+
+_UNKNOWN: Final = OnlineReason.OUTCOME_UNKNOWN.value
 
 
 class _OutcomeOrigin(Origin):

@@ -3,6 +3,9 @@
 Commands come from a store, which marks them as `sent` before they leave: from then on only the gateway knows their
 outcome. Commands without an answer when a line ends are sent again over the next one. The gateway recognises them by
 their identifier and stores them once.
+
+An online command is sent at most once. One that cannot be sent now is rejected; the outcome of one without an answer is
+unknown.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
-from bridge.command import HubCommand, message
+from bridge.command import ONLINE_COMMANDS, HubCommand, OnlineReason, message, split_refusal
 from bridge.downlink import GatewayLink, Key
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.limits import UNDER_WAY_MAX
@@ -75,6 +78,11 @@ class Dispatch:
             but = {command.id for command in gateway.under_way.values()} | gateway.answered
             self._store.take(key, but, room, lambda found: self._send(key, gateway, found))
 
+    def is_connected(self, key: Key) -> bool:
+        """Return whether a gateway receives commands from this hub."""
+        gateway = self._gateways.get(key)
+        return gateway is not None and gateway.line.open
+
     def retry_pending(self) -> None:
         """Retry gateways with a failed request or a released command. Called at intervals."""
         for key, gateway in list(self._gateways.items()):
@@ -94,11 +102,10 @@ class Dispatch:
         command = gateway.under_way.pop(tag, None) if gateway is not None and gateway.line is line else None
         if gateway is None or command is None:
             return
-        if outcome is ForwardOutcome.RELEASED:
+        if outcome is ForwardOutcome.RELEASED and not command.online:
             gateway.again = True
             return
-        state = CommandState.QUEUED if outcome is ForwardOutcome.ACCEPTED else CommandState.REJECTED
-        news = CommandNews(command.id, *command.key, command.device, self._now_us(), state, why)
+        news = self._answer_news(command, outcome, why)
         gateway.answered.add(command.id)
         self._store.keep(news, lambda: gateway.answered.discard(command.id))
 
@@ -114,15 +121,47 @@ class Dispatch:
         if found is None:
             gateway.again = True
             return
-        if self._gateways.get(key) is not gateway or not gateway.line.open:
-            return  # sent over the next line
         now_us = self._now_us()
+        there = self._gateways.get(key) is gateway and gateway.line.open
         for command in found:
+            reason = _unsendable(gateway.line, there) if command.online else None
+            if reason is not None:
+                self._reject(command, reason)
+            if reason is not None or not there:
+                continue  # the others are sent over the next line
             tag = next(self._tags)
             gateway.under_way[tag] = command
             gateway.line.send(tag, message(command_to_send(command, now_us)))
-        if found or gateway.again:
+        if there and (found or gateway.again):
             self.send_pending(key)
+
+    def _answer_news(self, command: CommandRecord, outcome: ForwardOutcome, why: str) -> CommandNews:
+        """Return the news of a gateway's answer."""
+        state = CommandState.QUEUED if outcome is ForwardOutcome.ACCEPTED else CommandState.REJECTED
+        reason: OnlineReason | None = None
+        if command.online and outcome is ForwardOutcome.RELEASED:
+            reason, why = OnlineReason.GATEWAY_BUSY, "the gateway was about to disconnect"
+        elif command.online:
+            reason, why = split_refusal(why)
+        return CommandNews(command.id, *command.key, command.device, self._now_us(), state, why, code=reason)
+
+    def _reject(self, command: CommandRecord, reason: OnlineReason) -> None:
+        """Reject an online command that was not sent."""
+        mine = (command.id, *command.key, command.device, self._now_us(), CommandState.REJECTED)
+        self._store.keep(CommandNews(*mine, _WORDS[reason], code=reason), lambda: None)
+
+
+_WORDS: Final = {
+    OnlineReason.GATEWAY_NOT_CONNECTED: "the gateway disconnected before the command was sent",
+    OnlineReason.GATEWAY_TOO_OLD: "the gateway runs a version without online commands: update it",
+}
+
+
+def _unsendable(line: GatewayLink, there: bool) -> OnlineReason | None:
+    """Return why an online command cannot be sent over a line now; None if it can. `there`: the line is open."""
+    if not there:
+        return OnlineReason.GATEWAY_NOT_CONNECTED
+    return None if ONLINE_COMMANDS in line.properties else OnlineReason.GATEWAY_TOO_OLD
 
 
 def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
@@ -139,4 +178,5 @@ def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
         content_type=command.content_type,
         ttl_ms=max(1, (command.expires_at - now_us) // 1_000),
         response=command.wants_response,
+        online_until_ms=command.expires_at // 1_000 if command.online else None,
     )

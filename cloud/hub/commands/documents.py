@@ -5,12 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
 from bridge.command import fault
-from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, KEY_CHARACTERS_MAX, TTL_S_DEFAULT
+from cloud.hub.commands.limits import (
+    CORRELATION_CHARACTERS_MAX,
+    KEY_CHARACTERS_MAX,
+    ONLINE_TTL_S_DEFAULT,
+    ONLINE_TTL_S_MAX,
+    TTL_S_DEFAULT,
+)
 from cloud.hub.commands.service import Draft
 from cloud.hub.peers import gateway_fault, tenant_fault
 from cloud.hub.registry.commands import CommandOutlook, CommandRecord
@@ -18,13 +24,17 @@ from cloud.hub.spaces import REPLIES
 from edge.broker.model.authorization import is_temporary
 
 JSON: Final = "application/json"
+STORED: Final = "stored"
+ONLINE: Final = "online"
+Delivery = Literal["stored", "online"]
+"""`stored`: the command waits for its gateway and its device. `online`: the device takes it now, or never gets it."""
 
 
 class InvalidCommand(ValueError):
     """The command is invalid; the message says what is wrong."""
 
 
-class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Command as a user writes it."""
 
     device: str
@@ -37,7 +47,10 @@ class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     payload_base64: str | None = None
     """Payload of any bytes, instead of `payload`."""
     content_type: str | None = None
-    ttl_s: float = TTL_S_DEFAULT
+    delivery: Delivery = "stored"
+    """`online`: only if the device takes it now."""
+    ttl_s: float | None = None
+    """Time to live in seconds: one hour unless given, 10 s for an online command."""
     response: bool = False
     """True if the device should respond."""
     correlation_id: str | None = None
@@ -69,8 +82,11 @@ class CommandRow(TypedDict):
     gateway: str
     device: str
     name: str
+    delivery: Delivery
     state: str
     reason: str | None
+    reason_code: str | None
+    """Why an online command was not taken."""
     correlation_id: str | None
     sent_by: str | None
     created_at: str
@@ -135,11 +151,14 @@ def check_command(
     """Check a command. `body`: payload if the document has none; `key`: idempotency key; `replies`: begin of allowed
     reply addresses, if not those of the tenant's space. Raises `InvalidCommand`."""
     payload, content_type = _payload(document) if body is None else (body, document.content_type)
+    ttl_s, online = time_to_live(document), document.delivery == ONLINE
     why = (
         tenant_fault(tenant)
         or gateway_fault(document.gateway)
-        or fault(document.device, document.name, payload, content_type, document.ttl_s)
+        or fault(document.device, document.name, payload, content_type, ttl_s)
     )
+    if online and ttl_s > ONLINE_TTL_S_MAX:
+        why = why or f"the time to live of an online command must be at most {ONLINE_TTL_S_MAX:g} s"
     if document.reply_to is not None and not _may_reply(document.reply_to, replies):
         dynamic = "be a dynamic node of the connection, or " if replies is None else ""
         why = why or f"reply_to must {dynamic}begin with {REPLIES if replies is None else replies}"
@@ -157,13 +176,28 @@ def check_command(
         document.name,
         payload,
         content_type,
-        document.ttl_s,
+        ttl_s,
         document.response,
         document.correlation_id,
         document.reply_to,
         sent_by,
         key,
+        online,
     )
+
+
+def time_to_live(document: CommandDocument) -> float:
+    """Return the time to live of a command in seconds."""
+    if document.ttl_s is not None:
+        return document.ttl_s
+    return ONLINE_TTL_S_DEFAULT if document.delivery == ONLINE else TTL_S_DEFAULT
+
+
+def outlook_for(document: CommandDocument, outlook: CommandOutlook) -> CommandOutlook:
+    """Return an outlook for this command: an online one does not wait for its gateway."""
+    if document.delivery != ONLINE or outlook.connected or outlook.why_not:
+        return outlook
+    return outlook._replace(why_not="it is not connected, and an online command does not wait")
 
 
 def _may_reply(address: str, replies: str | None) -> bool:
@@ -195,8 +229,10 @@ def command_document(command: CommandRecord) -> CommandRow:
         "gateway": command.gateway,
         "device": command.device,
         "name": command.name,
+        "delivery": "online" if command.online else "stored",
         "state": command.state,
         "reason": command.reason or None,
+        "reason_code": command.reason_code,
         "correlation_id": command.correlation_id,
         "sent_by": command.sent_by or None,
         "created_at": format_time(command.created_at),

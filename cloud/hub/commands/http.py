@@ -1,8 +1,9 @@
 """Commands over HTTP.
 
-``POST /api/v1/commands``       send a command (`documents.CommandDocument`): 202 when it is on disk. With a header
+``POST /api/v1/commands``       send a command (`documents.CommandDocument`): 202 when it is on disk;
+                                ``?wait=SECONDS`` answers when it is completed, or after that time. With a header
                                 ``Idempotency-Key`` a repeated request is the same command; another command with that
-                                key is refused (422)
+                                key is refused (422); so is an online command while its gateway is not connected (409)
                                 With ``selector`` instead of ``gateway`` one command for each gateway with these labels;
                                 ``?expected=N`` refuses it (409) if they are not N
 ``POST /api/v1/commands/rehearsal`` the same body: who would get it now, when it connects, or never; sends nothing
@@ -24,13 +25,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bridge.command import OnlineReason
 from cloud.hub.changes import note_change, note_error
 from cloud.hub.commands.documents import (
+    ONLINE,
     CommandDocument,
     InvalidCommand,
     check_command,
     command_document,
     outlook_document,
+    outlook_for,
 )
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, SELECTED_COMMANDS_MAX, WAIT_S_MAX
 from cloud.hub.commands.service import CommandsBusy, Draft, HubCommands
@@ -51,9 +55,17 @@ from edge.broker.model.authorization import Grant, Operation
 PATH: Final = "/api/v1/commands"
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 _STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429, Why.OTHER_CONTENT: 422}
-answered: Final = answering(
-    {InvalidCommand: 400, CommandRefused: lambda refused: _STATUS[refused.why], CommandsBusy: 503}
-)
+
+
+def _response_to_refused(refused: CommandRefused) -> int | Response:
+    """Return the status, or the response, to a command that is refused."""
+    if refused.why is not Why.NOT_CONNECTED:
+        return _STATUS[refused.why]
+    step = "send it when the gateway is connected, or with delivery stored"
+    return RequestRefused(409, str(refused), code=OnlineReason.GATEWAY_NOT_CONNECTED.value, next_step=step).response()
+
+
+answered: Final = answering({InvalidCommand: 400, CommandRefused: _response_to_refused, CommandsBusy: 503})
 _STATES: Final = [state.value for state in CommandState]
 
 
@@ -87,7 +99,7 @@ class _CommandApi:
             by = grant.user if grant is not None else ""
             _checked(document, tenant, by, document.gateway or _ANY)
             found, total = await self._commands.rehearse(tenant, _chosen(document))
-            found = [_allowed(grant, each, document.device) for each in found]
+            found = [outlook_for(document, _allowed(grant, each, document.device)) for each in found]
         rows = [outlook_document(each) for each in found]
         counts = Counter(row["when"] for row in rows)
         return message_response(
@@ -130,7 +142,9 @@ class _CommandApi:
     async def send(self, request: Request) -> Response:
         """Send a command. Raises `RequestRefused`, `CommandRefused`, `CommandsBusy`, `RegistryError`."""
         async with self._access.admitted(request) as (grant, _):
-            document = await _document(request)
+            document, seconds = await _document(request), _wait_of(request)
+            if document.selector and seconds:
+                raise RequestRefused(400, "wait is for a command to one gateway")
             if document.selector:
                 return await self._send_selected(request, grant, document)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
@@ -138,6 +152,8 @@ class _CommandApi:
             key = request.headers.get(IDEMPOTENCY_KEY)
             made = check_command(document, tenant, grant.user if grant is not None else "", key=key)
             sent = await self._commands.send(made)
+        if seconds:
+            sent = await self._commands.wait(sent.id, seconds) or sent
         return message_response(command_document(sent), 202)
 
     async def cancel(self, request: Request) -> Response:
@@ -179,8 +195,7 @@ class _CommandApi:
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
             raise RequestRefused(404, f"no command {identifier[:64]}", code="command-not-found")
-        if "wait" in request.query_params:
-            seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
+        if seconds := _wait_of(request):
             found = await self._commands.wait(identifier, seconds) or found
         return message_response(command_document(found))
 
@@ -191,7 +206,8 @@ _ANY: Final = "any"
 
 def _shown(document: CommandDocument) -> dict[str, Any]:
     """Return what the audit shows of a command."""
-    return {"device": document.device, "name": document.name}
+    online = {"delivery": document.delivery} if document.delivery == ONLINE else {}
+    return {"device": document.device, "name": document.name, **online}
 
 
 def _checked(document: CommandDocument, tenant: str, by: str, gateway: str) -> Draft:
@@ -258,6 +274,11 @@ async def _document(request: Request) -> CommandDocument:
         return msgspec.json.decode(body, type=CommandDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(400, f"invalid command: {error}") from None
+
+
+def _wait_of(request: Request) -> int:
+    """Return how many seconds a request waits for the outcome. Raises `RequestRefused`."""
+    return _number(request.query_params.get("wait", "0"), 0, int(WAIT_S_MAX), "wait")
 
 
 def _number(text: str, least: int, most: int, name: str) -> int:

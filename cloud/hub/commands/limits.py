@@ -7,6 +7,15 @@ from typing import Final
 TTL_S_DEFAULT: Final = 3_600.0
 """Default time to live of a command: how long its sender waits for the device."""
 
+ONLINE_TTL_S_DEFAULT: Final = 10.0
+"""Default time of an online command: a device on a slow link answers within seconds, and its sender waits."""
+
+ONLINE_TTL_S_MAX: Final = 300.0
+"""Longest time of an online command: as long as a request may wait for its outcome (`WAIT_S_MAX`)."""
+
+ONLINE_SENDING_MAX: Final = 256
+"""Online commands over AMQP of one tenant that wait for their outcome, 2 KiB each plus the payload."""
+
 GATEWAY_COMMANDS_MAX: Final = 1_000
 """Open commands to one gateway: more means that it is away, or that an application sends in a loop."""
 

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from bridge.batch import Batch
+from bridge.command import OnlineReason
 from bridge.downlink import Key
 from bridge.hidden import hides
 from cloud.hub.commands.dispatch import Dispatch
@@ -77,6 +78,8 @@ class Draft(NamedTuple):
     sent_by: str = ""
     key: str | None = None
     """Idempotency key; None if every request is a command of its own."""
+    online: bool = False
+    """True if the device has to take it now; False if it waits for its device."""
 
     def record(self, now_us: int) -> CommandRecord:
         """Return the record of the new command."""
@@ -98,6 +101,7 @@ class Draft(NamedTuple):
             state=CommandState.WAITING.value,
             reason="",
             changed_at=now_us,
+            online=self.online or None,
         )
 
 
@@ -128,15 +132,16 @@ class HubCommands:
         tenants: Tenants | None = None,
         hint: ChangeHint | None = None,
         poll_interval_s: float = POLL_INTERVAL_S,
+        hub: str = "",
     ) -> None:
         """`knows` returns whether a gateway is connected here, or was lately; `now`: UTC seconds since 1970; `tenants`
-        has the quotas; `hint` is given when other hubs change commands."""
+        has the quotas; `hint` is given when other hubs change commands; `hub`: writer id of this hub."""
         self.dispatch: Final = Dispatch(self, self._now_us)
         self.trouble: str | None = None
         """Reason why the registry cannot be used; None if it can."""
         self._over: Counter[CommandState] = Counter()
         self._counts: dict[str, int] = {}
-        self._url = registry
+        self._url, self._hub = registry, hub
         self._tell = tell
         self._knows = knows
         self._now = now
@@ -178,11 +183,16 @@ class HubCommands:
 
     async def send(self, draft: Draft) -> CommandRecord:
         """Store a command; it is on disk on return. Raises `CommandRefused`, `CommandsBusy`, `RegistryError`."""
-        command, known = draft.record(self._now_us()), self._knows((draft.tenant, draft.gateway))
+        key = (draft.tenant, draft.gateway)
+        command, connected = draft.record(self._now_us()), self.dispatch.is_connected(key)
+        known = connected or self._knows(key)
         tenant_max = self._tenants.of(draft.tenant).commands
         bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": tenant_max}
         try:
-            kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known, key=draft.key))
+            there = {"connected": connected, "hub": self._hub}
+            kept = await self._ask(
+                lambda registry: registry.add(command, **bounds, known=known, **there, key=draft.key)
+            )
         except CommandRefused as refused:
             if refused.why is CommandRefusal.TENANT_FULL:
                 self._tenants.count_refusal(draft.tenant, "commands")
@@ -225,13 +235,22 @@ class HubCommands:
 
         Raises `CommandsBusy`, `RegistryError`.
         """
+        return await self._wait(identifier, seconds, is_completed)
+
+    async def wait_delivered(self, identifier: str, seconds: float) -> CommandRecord | None:
+        """Wait like `wait`, without a response. Raises `CommandsBusy`, `RegistryError`."""
+        return await self._wait(identifier, seconds, lambda found: CommandState(found.state).final)
+
+    async def _wait(
+        self, identifier: str, seconds: float, is_done: Callable[[CommandRecord], bool]
+    ) -> CommandRecord | None:
         if len(self._waiting) >= WAITING_MAX:
             raise CommandsBusy("too many requests wait for commands; repeat the request without `wait`")
         changed = asyncio.Event()
         self._waiting.setdefault(identifier, set()).add(changed)
         try:
             async with asyncio.timeout(seconds):
-                while (found := await self.get(identifier)) is not None and not is_completed(found):
+                while (found := await self.get(identifier)) is not None and not is_done(found):
                     await changed.wait()
                     changed.clear()
                 return found
@@ -415,7 +434,14 @@ def _over(command: CommandRecord, now_us: int) -> CommandNews:
         return CommandNews(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
     if command.state == CommandState.REJECTING.value:
         return CommandNews(command.id, *command.key, command.device, now_us, CommandState.REJECTED, command.reason)
+    if command.online and command.state != CommandState.WAITING.value:
+        why, code = "no outcome arrived in time: the device may have taken it", OnlineReason.OUTCOME_UNKNOWN
+        return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, code=code)
     why = "its gateway did not connect in time"
+    if command.online:
+        why, code = "its gateway disconnected, or gave no credit in time", OnlineReason.NOT_SENT
+        mine = (command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why)
+        return CommandNews(*mine, waiting=True, code=code)
     return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 
 

@@ -46,6 +46,8 @@ def read_queued_command(tenant: str, message: bytes, replies: str) -> Draft:
     else:
         raise InvalidCommand("the application properties `gateway` and `device` are missing")
     draft = read_command(tenant, address, header, message, f"messaging@{tenant}", replies)
+    if draft.online:
+        raise InvalidCommand("an online command cannot wait in a queue: send it to the hub itself")
     if draft.key is None:
         raise InvalidCommand("the message-id is missing: without it a command that is delivered twice is sent twice")
     return draft

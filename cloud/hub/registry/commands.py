@@ -11,7 +11,8 @@ UTC microseconds since 1970. A command is one row; its state only advances:
 ``delivered``, ``expired``, ``rejected``, ``cancelled``  final: the first receipt counts
 
 A ``sent`` command does not expire here, because its gateway may have it: it is sent again, and the gateway reports the
-outcome.
+outcome. An online command is sent at most once. If no outcome arrives in its time, it is ``expired`` with the reason
+code ``outcome-unknown``, which a later receipt replaces.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from bridge.command import OnlineReason
 from bridge.hidden import hides
 from cloud.hub.labels import LabelSelector
+from cloud.hub.limits import ONLINE_ANSWER_S
 from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.labels import labels_of
-from cloud.hub.registry.names import is_known, known_gateways
+from cloud.hub.registry.names import is_connected, is_known, known_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import PARAMETERS_MAX, commands, gateways
@@ -60,6 +63,8 @@ LATE_NUMBERS = 1_000
 """Margin for late numbers: PostgreSQL assigns numbers before transactions end, so larger ones may appear first."""
 ENDING = (CommandState.CANCELLING.value, CommandState.REJECTING.value)
 """States that end once the application has been notified."""
+AT_GATEWAY = (CommandState.SENT.value, CommandState.QUEUED.value)
+"""States in which the gateway may have the command, and reports its outcome."""
 DOWN = (CommandState.WAITING.value, CommandState.SENT.value)
 """States in which the gateway may not have the command."""
 
@@ -93,6 +98,10 @@ class CommandRecord(NamedTuple):
     response_type: str | None = None
     response: bytes | None = None
     responded_at: int | None = None
+    online: bool | None = None
+    """True if the device has to take it now; otherwise it waits for its device."""
+    reason_code: str | None = None
+    """Value of a `bridge.command.OnlineReason`; None: another reason, or none."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -104,7 +113,8 @@ class CommandRecord(NamedTuple):
         """Digest of the content. The reply address is not part of it, because a dynamic node ends with its
         connection."""
         payload, response = self.payload.hex(), self.wants_response
-        return content_digest(*self.key, self.device, self.name, self.content_type, payload, response)
+        more = ("online",) if self.online else ()
+        return content_digest(*self.key, self.device, self.name, self.content_type, payload, response, *more)
 
 
 class CommandNews(NamedTuple):
@@ -124,6 +134,8 @@ class CommandNews(NamedTuple):
     """Content of a response; None for a receipt."""
     waiting: bool = False
     """Apply only if the command is still waiting here."""
+    code: OnlineReason | None = None
+    """Reason code of an online command."""
 
 
 class CommandRefusal(enum.Enum):
@@ -134,6 +146,8 @@ class CommandRefusal(enum.Enum):
     TENANT_FULL = "tenant full"
     OTHER_CONTENT = "other content"
     """Its key was used for another command."""
+    NOT_CONNECTED = "not connected"
+    """The command is an online one, and its gateway is not connected."""
 
 
 class CommandRefused(Exception):
@@ -195,12 +209,15 @@ class Commands:
         gateway_max: int,
         tenant_max: int,
         known: bool = False,
+        connected: bool = False,
+        hub: str = "",
         key: str | None = None,
     ) -> CommandRecord:
         """Store a new command. Raises `CommandRefused`.
 
-        `gateway_max`, `tenant_max`: limits of open commands. `known`: the gateway is connected, whatever the registry
-        says yet. `key`: idempotency key of the sender; if a command was sent under it, return that one.
+        `gateway_max`, `tenant_max`: limits of open commands. `known`: the gateway has connected, whatever the registry
+        says yet; `connected`: it is connected to this hub now. `hub`: writer id of this hub. `key`: idempotency key of
+        the sender; if a command was sent under it, return that one.
         """
 
         def work(tx: sa.Connection) -> CommandRecord:
@@ -208,6 +225,8 @@ class Commands:
                 return there
             if not known:
                 _require_gateway(tx, command)
+            if command.online and not connected:
+                _require_connection(tx, command, hub)
             _require_room(tx, command, gateway_max, tenant_max)
             values = command._asdict()
             del values["number"]
@@ -241,19 +260,20 @@ class Commands:
 
     def take(self, key: tuple[str, str], but: Collection[str], limit: int, now_us: int) -> list[CommandRecord]:
         """Mark the next commands of a gateway as sent, in order, except those in `but`. From now on it is unknown
-        whether the gateway has them."""
+        whether the gateway has them. An online command is returned only once, to one hub."""
         mine = (commands.c.tenant == key[0], commands.c.gateway == key[1], commands.c.id.not_in(but))
-        still = sa.or_(commands.c.state == CommandState.SENT.value, commands.c.expires_at > now_us)
+        again = (commands.c.state == CommandState.SENT.value) & commands.c.online.is_not(True)
+        still = sa.or_(again, (commands.c.state == CommandState.WAITING.value) & (commands.c.expires_at > now_us))
         there = sa.select(*_COMMAND).where(commands.c.state.in_(DOWN), still, *mine)
         query = there.order_by(commands.c.number).limit(limit)
         values = {"state": CommandState.SENT.value, "changed_at": now_us}
 
         def work(tx: sa.Connection) -> list[CommandRecord]:
             found = [CommandRecord(*row) for row in tx.execute(query)]
-            waiting = [each.id for each in found if each.state == CommandState.WAITING.value]
+            waiting = [each.id for each in found if each.state == CommandState.WAITING.value and not each.online]
             if waiting:
                 tx.execute(commands.update().where(commands.c.id.in_(waiting)).values(**values))
-            return found
+            return [each for each in found if not each.online or _claim(tx, each, now_us)]
 
         return self._database.transaction(work)
 
@@ -326,10 +346,15 @@ class Commands:
         return self._database.transaction(lambda tx: {row.id for query in queries for row in tx.execute(query)})
 
     def over(self, now_us: int, limit: int) -> list[CommandRecord]:
-        """Return commands that no gateway will get: expired, cancelled, or with a forgotten gateway."""
+        """Return commands that no gateway will get: expired, cancelled, or with a forgotten gateway; and sent online
+        commands without an outcome in their time."""
         late = sa.and_(commands.c.state == CommandState.WAITING.value, commands.c.expires_at <= now_us)
         ending = commands.c.state.in_(ENDING)
-        return self._rows(sa.select(*_COMMAND).where(sa.or_(late, ending)).limit(limit))
+        found = self._rows(sa.select(*_COMMAND).where(sa.or_(late, ending)).limit(limit))
+        before_us = now_us - int(ONLINE_ANSWER_S * 1e6)
+        unanswered = (commands.c.state.in_(AT_GATEWAY), commands.c.expires_at <= before_us)
+        query = sa.select(*_COMMAND).where(commands.c.online.is_(True), *unanswered)
+        return found + self._rows(query.limit(limit - len(found)))
 
     def get(self, identifier: str) -> CommandRecord | None:
         """Return a command; None if unknown."""
@@ -404,6 +429,21 @@ def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:
     raise CommandRefused(CommandRefusal.NO_GATEWAY, f"{words}: waypost gateway list shows the enrolled ones")
 
 
+def _require_connection(tx: sa.Connection, command: CommandRecord, hub: str) -> None:
+    """Check that the gateway is connected to another hub."""
+    if is_connected(tx, command.tenant, command.gateway, but=hub):
+        return
+    words = f"gateway {command.gateway} is not connected, and an online command does not wait"
+    raise CommandRefused(CommandRefusal.NOT_CONNECTED, words)
+
+
+def _claim(tx: sa.Connection, command: CommandRecord, now_us: int) -> bool:
+    """Mark a waiting online command as sent. Return False if another hub has done so."""
+    mine = (commands.c.id == command.id, commands.c.state == CommandState.WAITING.value)
+    values = {"state": CommandState.SENT.value, "changed_at": now_us}
+    return tx.execute(commands.update().where(*mine).values(**values)).rowcount == 1
+
+
 def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, tenant_max: int) -> None:
     still = sa.select(sa.func.count()).where(commands.c.state.in_(OPEN), commands.c.tenant == command.tenant)
     if (tx.execute(still).scalar() or 0) >= tenant_max:
@@ -434,6 +474,8 @@ def _changed(tx: sa.Connection, news: CommandNews) -> tuple[CommandRecord | None
 def _command_event(news: CommandNews, after: CommandRecord) -> FleetEvent:
     """Return the event about a command, as it is after the news."""
     about: dict[str, Any] = {"device": after.device, "name": after.name}
+    if after.reason_code is not None:
+        about["reason_code"] = after.reason_code
     if news.response is not None:
         kind, about["status"] = EventType.COMMAND_RESPONSE, news.status
     else:
@@ -457,8 +499,10 @@ def _receipt(found: CommandRecord, news: CommandNews) -> dict[str, Any]:
     before, state = CommandState(found.state), news.state
     if news.waiting and before is not CommandState.WAITING:
         return {}
-    if state is None or before.final:
+    unknown = before is CommandState.EXPIRED and found.reason_code == OnlineReason.OUTCOME_UNKNOWN.value
+    if state is None or (before.final and (not unknown or news.code is OnlineReason.OUTCOME_UNKNOWN)):
         return {}
-    if state is CommandState.QUEUED and before.value in (CommandState.QUEUED.value, *ENDING):
+    if state is CommandState.QUEUED and (unknown or before.value in (CommandState.QUEUED.value, *ENDING)):
         return {}
-    return {"state": state.value, "reason": news.reason, "changed_at": news.at}
+    values = {"state": state.value, "reason": news.reason, "changed_at": news.at}
+    return {**values, "reason_code": None if news.code is None else news.code.value} if found.online else values

@@ -62,9 +62,11 @@ def count_known(tx: sa.Connection, tenant: str) -> int:
     return tx.execute(sa.select(sa.func.count()).select_from(_known(tenant).subquery())).scalar() or 0
 
 
-def is_connected(tx: sa.Connection, tenant: str, gateway: str) -> bool:
-    """Return whether a gateway is connected to any hub, as far as the registry knows."""
-    return bool(tx.execute(sa.select(gateways.c.connected).where(*_row_of(tenant, gateway))).scalar())
+def is_connected(tx: sa.Connection, tenant: str, gateway: str, *, but: str = "") -> bool:
+    """Return whether a gateway is connected to any hub, as far as the registry knows. `but`: writer id of a hub that
+    knows better about itself."""
+    query = sa.select(gateways.c.connected).where(*_row_of(tenant, gateway), gateways.c.writer.is_distinct_from(but))
+    return bool(tx.execute(query).scalar())
 
 
 def remote_of(tx: sa.Connection, tenant: str, gateway: str) -> str:

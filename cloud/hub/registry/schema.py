@@ -14,7 +14,7 @@ from bridge.version import VERSION
 from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 32
+SCHEMA_VERSION = 33
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -349,8 +349,17 @@ commands = sa.Table(
     sa.Column("response_type", sa.String(255), nullable=True),
     sa.Column("response", sa.LargeBinary, nullable=True),
     sa.Column("responded_at", sa.BigInteger, nullable=True),
+    sa.Column("online", sa.Boolean, nullable=True),
+    sa.Column("reason_code", sa.String(32), nullable=True),
     sa.Index("commands_open", "state", "tenant", "gateway"),
     sa.Index("commands_changed", "changed_at"),
+)
+sa.Index(
+    "commands_online",
+    commands.c.state,
+    commands.c.expires_at,
+    sqlite_where=commands.c.online.is_(True),
+    postgresql_where=commands.c.online.is_(True),
 )
 command_keys = sa.Table(
     "command_keys",

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from bridge.amqp_values import DecodeError, Symbol, decode, encode
+from bridge.command import is_online
 from bridge.hidden import hides
 from bridge.message import AMQP, CLOCK_GOOD, RETAIN, Run, Stored
 from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
@@ -130,9 +131,13 @@ class DeadLetters(Origin):
     # --- from subscriptions -----------------------------------------------------------------------------------
 
     def expired(self, run: Run, ttl: int) -> bool:
-        """Return True when its `ttl` (nanoseconds) has certainly passed."""
+        """Return True when its `ttl` (nanoseconds) has certainly passed. An online command, which is alone in its run,
+        expires in doubt too: it must never be late."""
         self._clock.read()
-        return bool(self._clock.is_expired(run, ttl))
+        found = self._clock.is_expired(run, ttl)
+        if found is None and run.flags & AMQP and len(run.bodies) == 1:
+            return is_online(run.bodies[0])
+        return bool(found)
 
     def has_outlived_ttl(self, run: Run, policy: AddressPolicy) -> bool:
         """Return True when a message that is not stored has outlived its time to live."""

@@ -177,6 +177,8 @@ class Expiry:
             if ttl is None:
                 return None
             over = judge.is_expired(stored.run, ttl)
+            if over is None and self._deadletters.expired(stored.run, ttl):
+                over = True
             if over is False:
                 return stored.run.received_at + ttl
             if over is None or (first > window.next and len(window.done) >= SWEEP_RANGES_MAX):

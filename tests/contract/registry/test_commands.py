@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from bridge.command import OnlineReason
 from cloud.hub.commands.service import Draft
 from cloud.hub.groups import Presence
-from cloud.hub.limits import COMMAND_KEYS_KEPT_S
+from cloud.hub.limits import COMMAND_KEYS_KEPT_S, ONLINE_ANSWER_S
 from cloud.hub.registry.commands import (
     CancelTooLate,
     CommandFilter,
@@ -21,7 +22,7 @@ from cloud.hub.registry.commands import (
     CommandState,
 )
 from cloud.hub.registry.enrolments import Enrolments
-from tests.contract.registry.conftest import Place
+from tests.contract.registry.conftest import HERE, Place
 
 SECOND = 1_000_000
 DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0, sent_by="ann@acme", reply_to="command-reply/1")
@@ -64,6 +65,7 @@ class TestKeys:
             DRAFT._replace(name="off"),
             DRAFT._replace(content_type="application/json"),
             DRAFT._replace(wants_response=True),
+            DRAFT._replace(online=True),
         ],
     )
     def test_other_command_needs_another_key(self, known: Commands, other: Draft) -> None:
@@ -168,3 +170,74 @@ class TestCancelling:
             send(known, DRAFT, None, 3, tenant_max=1)
         known.keep([CommandNews(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED)])
         assert send(known, DRAFT, None, 5, tenant_max=1).state == "waiting"
+
+
+ONLINE = DRAFT._replace(ttl_s=10.0, online=True)
+END_US = 10 * SECOND
+UNKNOWN_US = END_US + int(ONLINE_ANSWER_S * SECOND)
+GATEWAY = ("acme", "hall")
+
+
+def add(known: Commands, draft: Draft = ONLINE, *, connected: bool = True) -> CommandRecord:
+    return known.add(draft.record(0), gateway_max=100, tenant_max=100, known=True, connected=connected)
+
+
+def outcome(known: Commands, sent: CommandRecord) -> tuple[str, str | None]:
+    found = known.get(sent.id)
+    assert found is not None
+    return found.state, found.reason_code
+
+
+def receipt(sent: CommandRecord, state: CommandState, code: OnlineReason | None = None) -> CommandNews:
+    return CommandNews(sent.id, *GATEWAY, sent.device, UNKNOWN_US + 1, state, "", code=code)
+
+
+class TestOnlineCommands:
+    def test_command_is_refused_unless_its_gateway_is_connected_to_a_hub(self, known: Commands, place: Place) -> None:
+        directory = place.open().directory
+        for connected in (False, True):
+            directory.presence({GATEWAY: Presence("-", connected, 1, connects=1)})
+            if connected:
+                assert add(known, connected=False).state == "waiting"
+                continue
+            with pytest.raises(CommandRefused) as refused:
+                add(known, connected=False)
+            assert refused.value.why is CommandRefusal.NOT_CONNECTED
+            assert add(known, DRAFT, connected=False).state == "waiting"
+        with pytest.raises(CommandRefused):  # the hub that wrote this knows that it is over
+            known.add(ONLINE.record(0), gateway_max=9, tenant_max=9, known=True, hub=HERE)
+
+    def test_command_is_taken_once_and_in_its_time(self, known: Commands) -> None:
+        first = add(known)
+        assert [each.id for each in known.take(GATEWAY, (), 9, 0)] == [first.id]
+        assert known.take(GATEWAY, (), 9, 1) == [], "another hub, or a new connection"
+        add(known)
+        assert known.take(GATEWAY, (), 9, END_US) == []
+
+    def test_command_that_waits_for_its_device_is_taken_again(self, known: Commands) -> None:
+        stored = add(known, DRAFT)
+        for now_us in (0, END_US + 1):
+            assert [each.id for each in known.take(GATEWAY, (), 9, now_us)] == [stored.id]
+
+    @pytest.mark.parametrize("state", [CommandState.SENT, CommandState.QUEUED])
+    def test_command_without_an_outcome_is_found_when_its_time_is_over(
+        self, known: Commands, state: CommandState
+    ) -> None:
+        online, stored = add(known), add(known, DRAFT)
+        known.take(GATEWAY, (), 9, 0)
+        known.keep([receipt(each, state) for each in (online, stored)])
+        assert known.over(UNKNOWN_US - 1, 9) == []
+        assert [each.id for each in known.over(UNKNOWN_US, 9)] == [online.id]
+        assert known.over(UNKNOWN_US, 0) == []
+
+    def test_later_receipt_replaces_an_unknown_outcome(self, known: Commands) -> None:
+        sent = add(known)
+        known.take(GATEWAY, (), 9, 0)
+        unknown = receipt(sent, CommandState.EXPIRED, OnlineReason.OUTCOME_UNKNOWN)
+        known.keep([unknown])
+        for late in (unknown, receipt(sent, CommandState.QUEUED)):
+            assert known.keep([late]) == []
+            assert outcome(known, sent) == ("expired", "outcome-unknown")
+        known.keep([receipt(sent, CommandState.DELIVERED)])
+        assert outcome(known, sent) == ("delivered", None)
+        assert known.keep([unknown, receipt(sent, CommandState.REJECTED)]) == [], "that is final"

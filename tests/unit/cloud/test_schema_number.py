@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (32, "b63e9c096d7c2ca5")
+TABLES_OF_VERSION = (33, "454e3d046fdad01f")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 

@@ -1,15 +1,15 @@
 """Incoming commands of a hub: each goes to its device's queue, once, and the hub gets the answer after the commit.
 
-An invalid command is rejected at once, and not stored.
+An invalid command is rejected at once, and not stored. An online command is for a device that takes it now (`online`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bridge.command import HubCommand, queued, read
+from bridge.command import ONLINE_COMMANDS, HubCommand, queued, read
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import COMMANDS
@@ -20,6 +20,9 @@ from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.recent_names import RecentNames
 from edge.broker.router.router import Router
 from edge.output.text import word
+
+if TYPE_CHECKING:
+    from edge.broker.router.commands.online import OnlineCommands
 
 
 class CommandInbox:
@@ -45,16 +48,27 @@ class CommandInbox:
         self._addresses = addresses
         self._knows = knows
         self._settle: Settle | None = None
+        self._online: OnlineCommands | None = None
+        """Online commands; None before the first one."""
+
+    def link_properties(self) -> dict[str, str]:
+        """See `bridge.forwarders.inbox.DescribedInbox`."""
+        return {ONLINE_COMMANDS: "1"}
 
     def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
         self._settle = settle
+        if self._online is not None:
+            self._online.attached(settle)
         self.inbound.attached(settle, credit_changed)
 
     def leave(self, left: Callable[[], None]) -> None:
-        self.inbound.leave(left)
+        online = self._online
+        self.inbound.leave(left if online is None else partial(online.leave, left))
 
     def detached(self) -> None:
         self._settle = None
+        if self._online is not None:
+            self._online.detached()
         self.inbound.detached()
 
     @property
@@ -68,10 +82,15 @@ class CommandInbox:
 
     def release(self) -> None:
         """End, as the connector was removed; commands under way are answered before its connection ends."""
-        self.inbound.end(partial(self._router.forget_origin, self.inbound))
+        self.inbound.end(self._forget_origins)
+
+    def _forget_origins(self) -> None:
+        for origin in (self.inbound, self._online):
+            if origin is not None:
+                self._router.forget_origin(origin)
 
     def _taken(self, message: Incoming) -> Incoming | None:
-        """Return the command as it goes into the queue; None when it was rejected."""
+        """Return the command as it goes into the queue; None when it was rejected, or is an online one."""
         try:
             command = read(message.run.properties + message.run.bodies[0])
             why = self._fault(command)
@@ -80,9 +99,21 @@ class CommandInbox:
         if why is not None:
             self._reject(message, why)
             return None
-        queue = self._addresses.queue(command.device)
-        run = queued(command, queue, self._addresses.reply(command.device))
+        queue, reply_to = self._addresses.queue(command.device), self._addresses.reply(command.device)
+        if command.online_until_ms is not None:
+            self._online_commands().take(message.token, command, queue, reply_to, room=self.inbound.credit > 0)
+            return None
+        run = queued(command, queue, reply_to)
         return Incoming(message.token, (queue,), command.id.encode(), (), run, unique=True)
+
+    def _online_commands(self) -> OnlineCommands:
+        if self._online is None:
+            from edge.broker.router.commands.online import OnlineCommands  # noqa: PLC0415 - most gateways get none
+
+            self._online = OnlineCommands(self.inbound.name, self._router)
+            if self._settle is not None:
+                self._online.attached(self._settle)
+        return self._online
 
     def _fault(self, command: HubCommand) -> str | None:
         queue = self._addresses.queue(command.device)
