@@ -10,6 +10,7 @@ and goes only to a gateway that has given its link the property `ONLINE_COMMANDS
 from __future__ import annotations
 
 import enum
+import secrets
 from typing import Any, Final
 
 import msgspec
@@ -38,10 +39,15 @@ HUB: Final = "hub"
 COMMAND: Final = Symbol(plain.PREFIX + "command")
 """Annotation of a command in its device's queue: the command's identifier."""
 ONLINE: Final = Symbol(plain.PREFIX + "online")
-"""Annotation of an online command in its device's queue: true. The message has no absolute-expiry-time, as clients of
-AMQP drop messages by it, silently and by their own clocks."""
+"""Annotation of an online command in its device's queue: the `PROCESS` that took it. The message has no
+absolute-expiry-time, as clients of AMQP drop messages by it, silently and by their own clocks."""
+PROCESS: Final = secrets.token_hex(8)
+"""Random name of this process. A machine may start with the same wrong time at every boot, so a message of an earlier
+process may be older than it seems."""
 ONLINE_COMMANDS: Final = "waypost-online-commands"
 """Property of the link for commands of a gateway that refuses an online command when its device cannot take it now."""
+ANNOTATIONS_BYTES: Final = 512
+"""Bytes at the begin of a queued command that have its annotations: two, with values of up to 255 bytes."""
 _MS: Final = 1000
 _FIELDS: Final = 9
 _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE, _EXPIRES = 0, 2, 3, 4, 5, 6, 8
@@ -172,7 +178,7 @@ def queued(command: HubCommand, address: str, reply_to: str) -> Run:
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, address, command.name
     if command.response:
         fields[_REPLY_TO], fields[_CORRELATION] = reply_to, command.id
-    annotations = {COMMAND: command.id} | ({ONLINE: True} if command.online_until_ms is not None else {})
+    annotations = {COMMAND: command.id} | ({ONLINE: PROCESS} if command.online_until_ms is not None else {})
     body = b"".join(
         (
             plain.section(s.MESSAGE_ANNOTATIONS, annotations),
@@ -192,8 +198,15 @@ def identifier_of(queued_message: bytes) -> str | None:
 
 def is_online(queued_message: bytes) -> bool:
     """Return whether a message in a device's queue is an online command of a hub."""
-    annotations = _annotations_of(queued_message)
-    return COMMAND in annotations and annotations.get(ONLINE) is True
+    return process_of(queued_message) is not None
+
+
+def process_of(queued_message: bytes) -> str | None:
+    """Return the process that took an online command; None for any other message."""
+    if ONLINE.encode() not in queued_message[:ANNOTATIONS_BYTES]:  # nearly every message: not decoded
+        return None
+    process = _annotations_of(queued_message).get(ONLINE)
+    return process if isinstance(process, str) else None
 
 
 def _annotations_of(message: bytes) -> dict[Any, Any]:

@@ -31,9 +31,12 @@ from edge.output.text import word
 
 if TYPE_CHECKING:
     from cloud.hub.commands.documents import CommandDocument
+    from cloud.hub.commands.service import Draft
     from cloud.hub.registry.commands import CommandRefused, Commands
     from edge.remote.client import ConsoleClient
 
+TTL_DEFAULT: Final = ("1h", "10s")
+"""Default times to live: of commands that wait, and of online ones."""
 KEY_BYTES: Final = 16
 """Random bytes of an idempotency key that the user does not give."""
 POLL_INTERVAL_S = 0.2
@@ -72,9 +75,7 @@ def command() -> None:
 @click.argument("payload", required=False, default="")
 @click.option("--payload-file", type=click.File("rb"), help="Read the payload from a file; - is standard input.")
 @click.option("--content-type", help="Content type of the payload, for example application/json.")
-@click.option(
-    "--online", is_flag=True, help="Only if the device takes it now: it is never stored for an absent device."
-)
+@click.option("--online", is_flag=True, help="Only if the device takes it now, otherwise never.")
 @click.option("--ttl", metavar="TIME", help="Time to live: 30s, 10m, 24h, 7d.  [default: 1h; with --online 10s]")
 @click.option("--response", is_flag=True, help="Ask the device for a response.")
 @click.option("--correlation-id", help="Identifier of your own, returned with the outcome.")
@@ -115,8 +116,6 @@ def send(
         ONLINE,
         STORED,
         CommandDocument,
-        InvalidCommand,
-        check_command,
         command_document,
         outlook_document,
         outlook_for,
@@ -125,7 +124,7 @@ def send(
     from cloud.hub.registry.commands import CommandRefused
 
     own, gateway = _parts(device)
-    ttl = ttl or ("10s" if online else "1h")
+    ttl = ttl or TTL_DEFAULT[online]
     wait_s = parse_duration(wait) if wait is not None else None
     document = CommandDocument(
         gateway=gateway,
@@ -139,10 +138,7 @@ def send(
         response=response,
         correlation_id=correlation_id,
     )
-    try:
-        made = check_command(document, tenant or DEFAULT_TENANT, sent_by="", key=idempotency_key)
-    except InvalidCommand as error:
-        raise CommandError(str(error), code=Exit.USAGE, error="invalid-command") from None
+    made = _checked(document, tenant, idempotency_key)
     if hub.client is not None:
         _send_over_http(hub.client, document, tenant, idempotency_key, wait_s, dry_run=dry_run, as_json=as_json)
         return
@@ -159,6 +155,16 @@ def send(
             raise _refused_error(refused) from None
         again = functools.partial(_of_registry, commands)
         _print_outcome(_waited(again, command_document(sent), wait_s), waited=wait_s is not None, as_json=as_json)
+
+
+def _checked(document: CommandDocument, tenant: str, key: str | None) -> Draft:
+    """Return a valid command. Raises CommandError."""
+    from cloud.hub.commands.documents import InvalidCommand, check_command
+
+    try:
+        return check_command(document, tenant or DEFAULT_TENANT, sent_by="", key=key)
+    except InvalidCommand as error:
+        raise CommandError(str(error), code=Exit.USAGE, error="invalid-command") from None
 
 
 def _refused_error(refused: CommandRefused) -> CommandError:

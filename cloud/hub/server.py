@@ -335,14 +335,9 @@ class HubServer:
     def _make_commands(self, registry: sa.URL) -> HubCommands:
         """Make the command service, its interception of messages, and the sources of the downlinks."""
         knows = self._fleet.gateways.__contains__
-        made = HubCommands(
-            registry,
-            self._messaging.publish_outcome,
-            knows=knows,
-            tenants=self._configuration.tenants,
-            hint=self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS),
-            hub=self._id,
-        )
+        hint, tenants = self._notices.follow(NoticeTopic.COMMANDS, NoticeTopic.RECEIPTS), self._configuration.tenants
+        publish = self._messaging.publish_outcome
+        made = HubCommands(registry, publish, knows, tenants=tenants, hint=hint, hub=self._id)
         self._interception = CommandInterception()
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
         """Sources of messages for gateways, by the address they receive them from."""

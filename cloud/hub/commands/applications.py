@@ -23,7 +23,6 @@ from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Symbol, Uint
 from bridge.command import RECEIPTS, RESPONSES, OnlineReason
-from bridge.downlink import Key
 from bridge.engine import Engine, Link
 from bridge.message import AMQP, DURABLE, Run, Stored
 from cloud.hub.commands.documents import (
@@ -200,6 +199,7 @@ class CommandEntry(Consumer):
 
     async def _take(self, subscription: Subscription, position: int, run: Run, body: bytes) -> None:
         explanation: Explanation | None = Explanation()
+        draft: Draft | None = None
         try:
             draft = read_command(self._tenant, run.address, run.properties, body, run.device)
             explanation = await (self._send_online(draft) if draft.online else self._store(draft))
@@ -209,6 +209,10 @@ class CommandEntry(Consumer):
                 explanation = Explanation(CONDITION + OnlineReason.GATEWAY_NOT_CONNECTED.value, str(error))
         except (CommandsBusy, RegistryError) as error:
             log.warning("command of %s cannot be stored now: %s", run.device, error)
+            if isinstance(error, RegistryError) and draft is not None and draft.online:  # it may be stored, and sent
+                explanation = Explanation(CONDITION + _UNKNOWN, str(error))
+            elif isinstance(error, CommandsBusy):
+                explanation = Explanation("amqp:resource-limit-exceeded", str(error))
         if position < 0:
             return
         if explanation is not None and explanation.condition and isinstance(subscription, AnycastGroup):

@@ -19,6 +19,7 @@ from bridge.command import ONLINE_COMMANDS, HubCommand, OnlineReason, message, s
 from bridge.downlink import GatewayLink, Key
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.limits import UNDER_WAY_MAX
+from cloud.hub.limits import ONLINE_ANSWER_S
 from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandState
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ class CommandStore(Protocol):
         ...
 
     def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
-        """Store the answer of a gateway, then call `then`, also on failure; then the command is sent again."""
+        """Store the answer of a gateway, then call `then`, also on failure; then the command is sent again. News with
+        `again_until` is stored later if that fails now."""
         ...
 
 
@@ -62,6 +64,8 @@ class Dispatch:
         self._store = store
         self._now_us = now_us
         self._gateways: dict[Key, _Gateway] = {}
+        self._online: dict[int, tuple[GatewayLink, CommandRecord]] = {}
+        """Online commands in flight by delivery tag, with their lines, which may have been replaced by others."""
         self._tags = count()
 
     def send_pending(self, key: Key) -> None:
@@ -98,9 +102,14 @@ class Dispatch:
         self.send_pending(line.gateway)
 
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
+        _, online = self._online.pop(tag, (line, None))
         gateway = self._gateways.get(line.gateway)
-        command = gateway.under_way.pop(tag, None) if gateway is not None and gateway.line is line else None
-        if gateway is None or command is None:
+        if gateway is None or gateway.line is not line:
+            if online is not None:  # it is not sent again over the next line, so this answer counts
+                self._store.keep(self._answer_news(online, outcome, why), lambda: None)
+            return
+        command = gateway.under_way.pop(tag, None)
+        if command is None:
             return
         if outcome is ForwardOutcome.RELEASED and not command.online:
             gateway.again = True
@@ -110,6 +119,7 @@ class Dispatch:
         self._store.keep(news, lambda: gateway.answered.discard(command.id))
 
     def ended(self, line: GatewayLink) -> None:
+        self._online = {tag: each for tag, each in self._online.items() if each[0] is not line}
         gateway = self._gateways.get(line.gateway)
         if gateway is not None and gateway.line is line:
             del self._gateways[line.gateway]
@@ -124,13 +134,15 @@ class Dispatch:
         now_us = self._now_us()
         there = self._gateways.get(key) is gateway and gateway.line.open
         for command in found:
-            reason = _unsendable(gateway.line, there) if command.online else None
+            reason = _unsendable(gateway.line, there, command, now_us) if command.online else None
             if reason is not None:
                 self._reject(command, reason)
             if reason is not None or not there:
                 continue  # the others are sent over the next line
             tag = next(self._tags)
             gateway.under_way[tag] = command
+            if command.online:
+                self._online[tag] = gateway.line, command
             gateway.line.send(tag, message(command_to_send(command, now_us)))
         if there and (found or gateway.again):
             self.send_pending(key)
@@ -143,29 +155,42 @@ class Dispatch:
             reason, why = OnlineReason.GATEWAY_BUSY, "the gateway was about to disconnect"
         elif command.online:
             reason, why = split_refusal(why)
-        return CommandNews(command.id, *command.key, command.device, self._now_us(), state, why, code=reason)
+        mine = (command.id, *command.key, command.device, self._now_us(), state, why)
+        return CommandNews(*mine, code=reason, again_until=_answered_until(command) if command.online else 0)
 
     def _reject(self, command: CommandRecord, reason: OnlineReason) -> None:
         """Reject an online command that was not sent."""
-        mine = (command.id, *command.key, command.device, self._now_us(), CommandState.REJECTED)
-        self._store.keep(CommandNews(*mine, _WORDS[reason], code=reason), lambda: None)
+        state = CommandState.EXPIRED if reason is OnlineReason.NOT_SENT else CommandState.REJECTED
+        mine = (command.id, *command.key, command.device, self._now_us(), state, _WORDS[reason])
+        self._store.keep(CommandNews(*mine, code=reason, again_until=_answered_until(command)), lambda: None)
+
+
+def _answered_until(command: CommandRecord) -> int:
+    """Return until when the outcome of an online command is worth storing (UTC microseconds)."""
+    return command.expires_at + int(ONLINE_ANSWER_S * 1e6)
 
 
 _WORDS: Final = {
     OnlineReason.GATEWAY_NOT_CONNECTED: "the gateway disconnected before the command was sent",
     OnlineReason.GATEWAY_TOO_OLD: "the gateway runs a version without online commands: update it",
+    OnlineReason.GATEWAY_BUSY: "the gateway gave no credit",
+    OnlineReason.NOT_SENT: "the hub was held up for longer than its time",
 }
 
 
-def _unsendable(line: GatewayLink, there: bool) -> OnlineReason | None:
+def _unsendable(line: GatewayLink, there: bool, command: CommandRecord, now_us: int) -> OnlineReason | None:
     """Return why an online command cannot be sent over a line now; None if it can. `there`: the line is open."""
+    if command.expires_at <= now_us:  # the registry or this process was held up
+        return OnlineReason.NOT_SENT
     if not there:
         return OnlineReason.GATEWAY_NOT_CONNECTED
-    return None if ONLINE_COMMANDS in line.properties else OnlineReason.GATEWAY_TOO_OLD
+    if ONLINE_COMMANDS not in line.properties:
+        return OnlineReason.GATEWAY_TOO_OLD
+    return None if line.credit > 0 else OnlineReason.GATEWAY_BUSY
 
 
 def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
-    """Return the command with its remaining time to live.
+    """Return the command with its remaining time to live: at most the whole one, as clocks of hubs may differ.
 
     An expired command is sent too if its gateway may have it already: only the gateway knows, and discards a new one at
     once.
@@ -176,7 +201,7 @@ def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
         name=command.name,
         payload=command.payload,
         content_type=command.content_type,
-        ttl_ms=max(1, (command.expires_at - now_us) // 1_000),
+        ttl_ms=max(1, min(command.expires_at - now_us, command.expires_at - command.created_at) // 1_000),
         response=command.wants_response,
         online_until_ms=command.expires_at // 1_000 if command.online else None,
     )

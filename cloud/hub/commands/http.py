@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,7 @@ from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandOutlook, CommandRefused, CommandState
 from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
+from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.body import read_body
 from edge.broker.http.message_headers import message_headers
@@ -152,8 +154,8 @@ class _CommandApi:
             key = request.headers.get(IDEMPOTENCY_KEY)
             made = check_command(document, tenant, grant.user if grant is not None else "", key=key)
             sent = await self._commands.send(made)
-        if seconds:
-            sent = await self._commands.wait(sent.id, seconds) or sent
+        with suppress(CommandsBusy, RegistryError):  # the command is on disk: its sender gets its id in any case
+            sent = (await self._commands.wait(sent.id, seconds) if seconds else None) or sent
         return message_response(command_document(sent), 202)
 
     async def cancel(self, request: Request) -> Response:

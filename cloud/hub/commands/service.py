@@ -29,6 +29,7 @@ from cloud.hub.commands.limits import (
     AT_ONCE_MAX,
     COUNT_INTERVAL_S,
     GATEWAY_COMMANDS_MAX,
+    KEEP_AGAIN_S,
     KEPT_S,
     POLL_INTERVAL_S,
     REQUESTS_MAX,
@@ -185,14 +186,18 @@ class HubCommands:
         """Store a command; it is on disk on return. Raises `CommandRefused`, `CommandsBusy`, `RegistryError`."""
         key = (draft.tenant, draft.gateway)
         command, connected = draft.record(self._now_us()), self.dispatch.is_connected(key)
-        known = connected or self._knows(key)
-        tenant_max = self._tenants.of(draft.tenant).commands
-        bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": tenant_max}
+        add = partial(
+            Commands.add,
+            command=command,
+            gateway_max=GATEWAY_COMMANDS_MAX,
+            tenant_max=self._tenants.of(draft.tenant).commands,
+            known=connected or self._knows(key),
+            connected=connected,
+            hub=self._hub,
+            key=draft.key,
+        )
         try:
-            there = {"connected": connected, "hub": self._hub}
-            kept = await self._ask(
-                lambda registry: registry.add(command, **bounds, known=known, **there, key=draft.key)
-            )
+            kept = await self._ask(add)
         except CommandRefused as refused:
             if refused.why is CommandRefusal.TENANT_FULL:
                 self._tenants.count_refusal(draft.tenant, "commands")
@@ -288,11 +293,16 @@ class HubCommands:
     def take(
         self, key: Key, but: Collection[str], limit: int, then: Callable[[Sequence[CommandRecord] | None], None]
     ) -> None:
-        now_us = self._now_us()
-        self._run_later(lambda registry: registry.take(key, but, limit, now_us), then)
+        self._run_later(lambda registry: registry.take(key, but, limit, self._now_us()), then)
 
     def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
-        self.queue_news([news], lambda _kept: then())
+        def stored(kept: bool) -> None:
+            if kept or self._now_us() >= news.again_until or not self._tasks:
+                then()
+            else:
+                asyncio.get_running_loop().call_later(KEEP_AGAIN_S, self.queue_news, [news], stored)
+
+        self.queue_news([news], stored)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

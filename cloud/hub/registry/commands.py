@@ -136,6 +136,8 @@ class CommandNews(NamedTuple):
     """Apply only if the command is still waiting here."""
     code: OnlineReason | None = None
     """Reason code of an online command."""
+    again_until: int = 0
+    """Time until which the hub tries again to store it (UTC microseconds)."""
 
 
 class CommandRefusal(enum.Enum):

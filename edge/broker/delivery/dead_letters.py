@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from bridge.amqp_values import DecodeError, Symbol, decode, encode
-from bridge.command import is_online
+from bridge.command import PROCESS, process_of
 from bridge.hidden import hides
 from bridge.message import AMQP, CLOCK_GOOD, RETAIN, Run, Stored
 from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
@@ -135,9 +135,10 @@ class DeadLetters(Origin):
         expires in doubt too: it must never be late."""
         self._clock.read()
         found = self._clock.is_expired(run, ttl)
-        if found is None and run.flags & AMQP and len(run.bodies) == 1:
-            return is_online(run.bodies[0])
-        return bool(found)
+        if found is True or not run.flags & AMQP or len(run.bodies) != 1:
+            return bool(found)
+        process = process_of(run.bodies[0])
+        return process is not None and (found is None or (process != PROCESS and not run.flags & CLOCK_GOOD))
 
     def has_outlived_ttl(self, run: Run, policy: AddressPolicy) -> bool:
         """Return True when a message that is not stored has outlived its time to live."""

@@ -177,7 +177,7 @@ class Expiry:
             if ttl is None:
                 return None
             over = judge.is_expired(stored.run, ttl)
-            if over is None and self._deadletters.expired(stored.run, ttl):
+            if not over and self._deadletters.expired(stored.run, ttl):
                 over = True
             if over is False:
                 return stored.run.received_at + ttl

@@ -272,7 +272,7 @@ class Subscriber(OverlapMember):
             had: Sequence[int] = ()
             if unexpired is None:
                 if position >= 0:
-                    subscription.settle(self, position, last, DeliveryOutcome.ACCEPTED)
+                    subscription.settle(self, position, last, self._outcome_of_expired(subscription))
                     position = last + 1
                 continue
             qos = min(unexpired.flags & QOS_MASK, qos_most)
@@ -293,6 +293,13 @@ class Subscriber(OverlapMember):
                 subscription.settle(self, position, last, DeliveryOutcome.ACCEPTED)
             position = last + 1
         attachment.flush_soon()
+
+    def _outcome_of_expired(self, subscription: Subscription) -> DeliveryOutcome:
+        """Return the outcome of a message that has expired since its queue delivered it. The queue drops and reports
+        it, unless it keeps messages for longer than they say."""
+        queue = subscription if self.kind.is_queue and isinstance(subscription, LogSubscription) else None
+        drops = queue is not None and queue.policy.ttl_min_s is None
+        return DeliveryOutcome.UNANSWERED if drops else DeliveryOutcome.ACCEPTED
 
     def _resumed(
         self, subscription: LogSubscription, qos_max: int, position: int, runs: Sequence[Run]

@@ -115,7 +115,8 @@ class Uplinks:
         incoming = (forwarder for forwarder in configuration.forwarders if forwarder.direction is Direction.IN)
         known = {f"{forwarder.connector}/{forwarder.name}" for forwarder in incoming}
         self._configure_receipts(configuration, gone)
-        self._names.forget_all_but(known | {_commands_of(connector) for connector in wanted})
+        commands = {each for connector in wanted for each in (_commands_of(connector), _online_commands_of(connector))}
+        self._names.forget_all_but(known | commands)
         return gone
 
     def _configure_receipts(self, configuration: BrokerConfiguration, gone: Sequence[AnyConnector]) -> None:
@@ -197,6 +198,7 @@ class Uplinks:
             self._names.of(_commands_of(connector.name)),
             gateway,
             self._knows,
+            self._names.of(_online_commands_of(connector.name)),
         )
         made = ConnectorUplink(
             connector,
@@ -229,3 +231,8 @@ class Uplinks:
 def _commands_of(connector: str) -> str:
     """Return the key for the names of a connector's commands; keys of forwarders have a ``/`` and their name."""
     return f"{connector}/commands"
+
+
+def _online_commands_of(connector: str) -> str:
+    """Return the key for the names of a connector's online commands."""
+    return f"{connector}/online commands"

@@ -15,7 +15,7 @@ from bridge.plain import parse
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.store.errors import StoreFull
-from tests.unit.broker.test_commands import Gateway
+from tests.unit.broker.command_site import Gateway
 
 TTL_MS = 10_000
 Prepare = Callable[["Site"], None]
@@ -200,6 +200,37 @@ def test_command_is_not_delivered_when_its_age_is_unknown() -> None:
     site.good = True  # the clock was set, so the age is unknown
     assert site.consumer("command/pump7", "second").got == []
     assert site.told == [("a1", "expired")]
+
+
+def test_command_of_an_earlier_process_is_not_delivered_without_a_good_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that starts with the same wrong time at every boot takes the command for a new one."""
+    site = Site()
+    site.good = False
+    monkeypatch.setattr("bridge.command.PROCESS", "earlier")
+    device = site.consumer("command/pump7")
+    site.online()
+    assert device.got == []
+    assert site.told == [("a1", "expired")]
+    site.good = True
+    site.online("a2")
+    assert len(device.got) == 1, "a good clock shows its age"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_command_that_a_hub_of_an_older_version_sends_again_is_not_stored(taken: bool) -> None:
+    """Such a hub does not know online commands, and repeats what it takes for unanswered."""
+    site = Site()
+    device = site.consumer("command/pump7", credit=int(taken))
+    site.online()
+    site.inbox.detached()
+    site.inbox.attached(site._settle, lambda: None)
+    site.command("a1")
+    site.online("a1")
+    assert [outcome for _, outcome, _ in site.answers[1:]] == [Answer.ACCEPTED] * 2
+    assert len(device.got) == int(taken)
+    device.credit = 9
+    site.settle_down()
+    assert len(device.got) == int(taken)
 
 
 def test_command_that_was_under_way_for_too_long_is_rejected() -> None:

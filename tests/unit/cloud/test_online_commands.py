@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from starlette.requests import Request
 
 from bridge.command import ONLINE_COMMANDS, OnlineReason, read, refusal_text
 from bridge.downlink import Key
@@ -25,8 +27,9 @@ from cloud.hub.commands.documents import (
     outlook_document,
     outlook_for,
 )
+from cloud.hub.commands.http import PATH, routes
 from cloud.hub.commands.limits import ONLINE_TTL_S_DEFAULT, ONLINE_TTL_S_MAX, TTL_S_DEFAULT
-from cloud.hub.commands.service import Draft, HubCommands
+from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft, HubCommands
 from cloud.hub.data import WRITER
 from cloud.hub.groups import Presence
 from cloud.hub.limits import ONLINE_ANSWER_S
@@ -93,7 +96,8 @@ class Hub:
     def __init__(self, registry: Commands) -> None:
         self.registry = registry
         self.store = Store(registry)
-        self.dispatch = Dispatch(self.store, lambda: 0)
+        self.now_us = 0
+        self.dispatch = Dispatch(self.store, lambda: self.now_us)
 
     def line(self, *, old: bool = False) -> Line:
         line = Line(old=old)
@@ -196,6 +200,38 @@ class TestDispatch:
         assert hub.outcome(sent) == ("sent", None)
         assert again.sent == {}
 
+    def test_command_whose_time_ends_before_it_is_sent_is_not_sent(self, registry: Commands) -> None:
+        """The registry's thread, or the whole process, may be held up between the claim and the sending."""
+        hub, sent = Hub(registry), add(registry)
+        line = hub.line()
+        hub.store.run(1)
+        hub.now_us = END_US
+        assert hub.outcome(sent) == ("expired", "not-sent")
+        assert line.sent == {}
+
+    def test_line_without_credit_gets_no_online_command(self, registry: Commands) -> None:
+        hub, sent = Hub(registry), add(registry)
+        line = hub.line()
+        hub.store.run(1)
+        line.credit = 0
+        assert hub.outcome(sent) == ("rejected", "gateway-busy")
+        assert line.sent == {}
+
+    def test_answer_over_a_replaced_line_counts(self, registry: Commands) -> None:
+        hub, sent = Hub(registry), add(registry)
+        line = hub.line()
+        hub.store.run()
+        [tag] = line.sent
+        hub.line()
+        words = refusal_text(OnlineReason.DEVICE_BUSY, "no")
+        hub.dispatch.settled(line, tag, ForwardOutcome.REJECTED, words)  # type: ignore[arg-type]
+        assert hub.outcome(sent) == ("rejected", "device-busy")
+
+    def test_clock_of_the_sending_hub_does_not_lengthen_the_time(self, registry: Commands) -> None:
+        sent = add(registry)
+        assert command_to_send(sent, -300 * SECOND).ttl_ms == TTL_S * 1_000
+        assert command_to_send(sent, 4 * SECOND).ttl_ms == 6_000
+
 
 class TestDocuments:
     @pytest.mark.parametrize(
@@ -235,6 +271,8 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.now_s = 0.0
+        self.failures = 0
+        """Number of outcomes that cannot be published."""
         self.told: list[tuple[str, str | None]] = []
         url = sqlite_url(folder / "registry.db")
         self.commands = HubCommands(
@@ -242,6 +280,9 @@ class Served:
         )
 
     async def publish_outcome(self, _news: CommandNews, command: CommandRecord) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ApplicationsUnavailable("the store is full")
         self.told.append((command.state, command.reason_code))
 
 
@@ -275,6 +316,80 @@ def test_command_without_an_outcome_is_completed_when_its_time_is_over(
     asyncio.run(main())
 
 
+def test_answer_of_a_gateway_is_stored_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.commands.service.KEEP_AGAIN_S", 0.0)
+
+    async def main() -> None:
+        hub = Served(tmp_path)
+        await hub.commands.open()
+        try:
+            hub.failures = 2
+            hub.commands.dispatch.ready(Line(old=True))  # type: ignore[arg-type]
+            sent = await hub.commands.send(DRAFT)
+            over = await hub.commands.wait_delivered(sent.id, 20.0)
+            assert over is not None
+            assert (over.state, over.reason_code) == ("rejected", "gateway-too-old")
+            assert hub.failures == 0
+        finally:
+            await hub.commands.close()
+
+    asyncio.run(main())
+
+
+def test_request_is_read_with_the_time_at_which_it_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        hub = Served(tmp_path)
+        await hub.commands.open()
+        try:
+            found: asyncio.Future[Sequence[CommandRecord] | None] = asyncio.get_running_loop().create_future()
+            hub.commands.dispatch.ready(Line())  # type: ignore[arg-type]
+            hub.commands.dispatch.is_connected(GATEWAY)
+            held = threading.Event()
+            blocked = asyncio.ensure_future(hub.commands._in_thread(lambda registry: (add(registry), held.wait())))
+            hub.commands.take(GATEWAY, (), 9, found.set_result)
+            hub.now_s = TTL_S
+            held.set()
+            await blocked
+            assert await found == []
+        finally:
+            held.set()
+            await hub.commands.close()
+
+    asyncio.run(main())
+
+
+class BusyCommands:
+    """Takes a command, and has no room for a request that waits."""
+
+    async def send(self, draft: Draft) -> CommandRecord:
+        return draft.record(0)
+
+    async def wait(self, _identifier: str, _seconds: float) -> CommandRecord | None:
+        raise CommandsBusy("too many requests wait for commands")
+
+
+class OpenAccess:
+    @contextlib.asynccontextmanager
+    async def admitted(self, _request: Request) -> AsyncIterator[tuple[None, None]]:
+        yield None, None
+
+
+def test_request_that_cannot_wait_gets_its_command() -> None:
+    """Otherwise its sender would send the command again, without knowing that it runs."""
+    sending = next(each for each in routes(BusyCommands(), OpenAccess()) if each.methods == {"POST"})  # type: ignore[arg-type]
+
+    async def receive() -> dict[str, Any]:
+        body = {"gateway": "hall", "device": "pump7", "name": "stop", "delivery": "online"}
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def main() -> None:
+        scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"wait=5", "headers": []}
+        answer = await sending.endpoint(Request(scope, receive))
+        assert (answer.status_code, json.loads(bytes(answer.body))["state"]) == (202, "waiting")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("connected", [True, False])
 def test_command_line_sends_only_to_a_connected_gateway(tmp_path: Path, connected: bool) -> None:
     (tmp_path / WRITER).write_text("a" * 32)
@@ -284,7 +399,7 @@ def test_command_line_sends_only_to_a_connected_gateway(tmp_path: Path, connecte
     rehearsed = CliRunner().invoke(command, [*words, "--dry-run"])
     assert rehearsed.stdout.startswith("hall  now" if connected else "hall  never: it is not connected")
     assert rehearsed.exit_code == 1 - connected
-    sent = CliRunner().invoke(command, [*words, "--json"])
+    sent = CliRunner().invoke(command, [*words, "--json"], standalone_mode=False)
     if not connected:
         assert isinstance(sent.exception, CommandError)
         assert sent.exception.error == "gateway-not-connected"

@@ -13,7 +13,9 @@ from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX, Li
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.router.batch import Publication
+from tests.support.router_site import SilentOrigin, expiry
 from tests.unit.amqp import broker as amqp
 from tests.unit.amqp.wire import message
 from tests.unit.mqtt.mixed_clients import MixedSite, MqttClient
@@ -82,6 +84,27 @@ class TestTooLargeForOne:
             site.settle_down()
         assert MqttClient(site, "other", "deadletter/d").take() == [LARGE_BODY]
         assert site.losses == [("dead-lettered: expired", 1)]
+
+    def test_message_that_expires_on_its_way_to_the_client_is_not_acknowledged(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The queue has delivered it, and the packet is written later in the turn."""
+        site = MixedSite()
+        client = MqttClient(site, "c", "queue/x")
+        remaining, calls = Lifetime.remaining, list[Run]()
+
+        def later(lifetime: Lifetime, run: Run) -> Run | None:
+            calls.append(run)
+            site.now_ns += 10 * 10**9
+            return remaining(lifetime, run)
+
+        monkeypatch.setattr(Lifetime, "remaining", later)
+        run = Run("queue/x", "sender", 1, expiry(5), [b"x"])
+        site.router.publish(Publication(SilentOrigin(), run, ()))
+        site.settle_down()
+        assert client.take() == []
+        assert len(calls) == 1
+        assert site.losses == [("expired", 1)]
 
     def test_subscription_of_one_client_drops_it_and_records_it(self) -> None:
         """The message counts as delivered [MQTT-3.1.2-25], but it was acknowledged to its sender."""

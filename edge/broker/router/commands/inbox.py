@@ -17,7 +17,7 @@ from bridge.plain import MessageError
 from edge.broker.model.addresses import AddressType
 from edge.broker.router.commands.addresses import CommandAddresses, incoming_forwarder
 from edge.broker.router.inbound import IncomingForwarder
-from edge.broker.router.recent_names import RecentNames
+from edge.broker.router.recent_names import RecentNames, digest
 from edge.broker.router.router import Router
 from edge.output.text import word
 
@@ -36,8 +36,10 @@ class CommandInbox:
         names: RecentNames,
         gateway: str,
         knows: Callable[[str], bool],
+        online_names: RecentNames | None = None,
     ) -> None:
-        """`knows` returns True for a device that may get commands; `names` are those of recent commands."""
+        """`knows` returns True for a device that may get commands; `names` are those of recent commands, `online_names`
+        those of recent online ones, also of rejected ones."""
         self.name = f"commands of {connector}"
         self.remote = COMMANDS
         self.qos = 1
@@ -48,6 +50,7 @@ class CommandInbox:
         self._addresses = addresses
         self._knows = knows
         self._settle: Settle | None = None
+        self._online_names = online_names or RecentNames()
         self._online: OnlineCommands | None = None
         """Online commands; None before the first one."""
 
@@ -97,10 +100,16 @@ class CommandInbox:
         except MessageError as error:
             why = str(error)
         if why is not None:
-            self._reject(message, why)
+            self._answer(message, ForwardOutcome.REJECTED, why)
+            return None
+        name = digest(command.id.encode())
+        if self._online_names.is_duplicate(name, unique=True):  # a hub of an older version sends it again
+            self._answer(message, ForwardOutcome.ACCEPTED, "")
             return None
         queue, reply_to = self._addresses.queue(command.device), self._addresses.reply(command.device)
         if command.online_until_ms is not None:
+            self._online_names.add([name])
+            self._online_names.confirm([name])
             self._online_commands().take(message.token, command, queue, reply_to, room=self.inbound.credit > 0)
             return None
         run = queued(command, queue, reply_to)
@@ -126,6 +135,6 @@ class CommandInbox:
             )
         return None
 
-    def _reject(self, message: Incoming, why: str) -> None:
+    def _answer(self, message: Incoming, outcome: ForwardOutcome, why: str) -> None:
         if message.token is not None and self._settle is not None:
-            self._settle((message.token,), ForwardOutcome.REJECTED, why)
+            self._settle((message.token,), outcome, why)

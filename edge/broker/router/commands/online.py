@@ -69,7 +69,7 @@ class OnlineCommands(Origin):
         self._finish_leaving()
 
     def detached(self) -> None:
-        """Handle the end of the connection: published commands are no longer answered."""
+        """Handle the end of the connection: published commands get no answer from now on."""
         self._settle = self._left = None
         self._published = {number: each._replace(token=None) for number, each in self._published.items()}
 
