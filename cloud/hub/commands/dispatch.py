@@ -64,7 +64,7 @@ class Dispatch:
         self._store = store
         self._now_us = now_us
         self._gateways: dict[Key, _Gateway] = {}
-        self._online: dict[int, tuple[GatewayLink, CommandRecord]] = {}
+        self._online: dict[GatewayLink, dict[int, CommandRecord]] = {}
         """Online commands in flight by delivery tag, with their lines, which may have been replaced by others."""
         self._tags = count()
 
@@ -102,7 +102,7 @@ class Dispatch:
         self.send_pending(line.gateway)
 
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
-        _, online = self._online.pop(tag, (line, None))
+        online = self._online.get(line, {}).pop(tag, None)
         gateway = self._gateways.get(line.gateway)
         if gateway is None or gateway.line is not line:
             if online is not None:  # it is not sent again over the next line, so this answer counts
@@ -119,7 +119,7 @@ class Dispatch:
         self._store.keep(news, lambda: gateway.answered.discard(command.id))
 
     def ended(self, line: GatewayLink) -> None:
-        self._online = {tag: each for tag, each in self._online.items() if each[0] is not line}
+        self._online.pop(line, None)
         gateway = self._gateways.get(line.gateway)
         if gateway is not None and gateway.line is line:
             del self._gateways[line.gateway]
@@ -142,7 +142,7 @@ class Dispatch:
             tag = next(self._tags)
             gateway.under_way[tag] = command
             if command.online:
-                self._online[tag] = gateway.line, command
+                self._online.setdefault(gateway.line, {})[tag] = command
             gateway.line.send(tag, message(command_to_send(command, now_us)))
         if there and (found or gateway.again):
             self.send_pending(key)

@@ -14,7 +14,8 @@ ONLINE_TTL_S_MAX: Final = 300.0
 """Longest time of an online command: as long as a request may wait for its outcome (`WAIT_S_MAX`)."""
 
 KEEP_AGAIN_S: Final = 0.5
-"""Pause before a gateway's answer to an online command is stored again after a failure: some times within its end."""
+"""Pause before a gateway's answer to an online command is stored again after a failure. Each further one is twice as
+long: applications may get the answer with each attempt."""
 
 ONLINE_SENDING_MAX: Final = 256
 """Online commands over AMQP of one tenant that wait for their outcome, 2 KiB each plus the payload."""

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import starmap
+from itertools import count, starmap
 from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -296,11 +296,13 @@ class HubCommands:
         self._run_later(lambda registry: registry.take(key, but, limit, self._now_us()), then)
 
     def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
+        pauses_s = (KEEP_AGAIN_S * 2**attempt for attempt in count())
+
         def stored(kept: bool) -> None:
             if kept or self._now_us() >= news.again_until or not self._tasks:
                 then()
             else:
-                asyncio.get_running_loop().call_later(KEEP_AGAIN_S, self.queue_news, [news], stored)
+                asyncio.get_running_loop().call_later(next(pauses_s), self.queue_news, [news], stored)
 
         self.queue_news([news], stored)
 
