@@ -48,6 +48,9 @@ ONLINE_COMMANDS: Final = "waypost-online-commands"
 """Property of the link for commands of a gateway that refuses an online command when its device cannot take it now."""
 ANNOTATIONS_BYTES: Final = 512
 """Bytes at the begin of a queued command that have its annotations: two, with values of up to 255 bytes."""
+UNKNOWN_DEVICE: Final = "unknown device here: "
+"""Begin of the reason for which a gateway refuses a command of a device that it does not know; the name follows. It has
+never had that command, so it may go elsewhere."""
 _MS: Final = 1000
 _FIELDS: Final = 9
 _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE, _EXPIRES = 0, 2, 3, 4, 5, 6, 8
@@ -113,6 +116,9 @@ class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Identifier of the command."""
     receipt: Receipt
     reason: str = ""
+    returned: bool = False
+    """The device left the gateway without the command, which has gone out of its queue: it may go elsewhere. Hubs that
+    do not know this take it as rejected."""
 
 
 def fault(device: str, name: str, payload: bytes, content_type: str | None, ttl_s: float) -> str | None:
@@ -246,6 +252,6 @@ def _properties(fields: list[Any], content_type: str | None) -> bytes:
     return plain.section(s.PROPERTIES, fields[:kept])
 
 
-def receipt_body(identifier: str, receipt: Receipt, reason: str) -> bytes:
+def receipt_body(identifier: str, receipt: Receipt, reason: str, *, returned: bool = False) -> bytes:
     """Encode a receipt."""
-    return msgspec.json.encode(ReceiptDocument(command=identifier, receipt=receipt, reason=reason))
+    return msgspec.json.encode(ReceiptDocument(command=identifier, receipt=receipt, reason=reason, returned=returned))

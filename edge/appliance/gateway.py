@@ -40,6 +40,7 @@ from edge.appliance.console.status import (
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.devices.following import HubDeviceFollower, follow_hub_devices
+from edge.appliance.devices.returning import make_returns
 from edge.appliance.health import GatewayHealth
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.own_certificate import OwnCertificate
@@ -230,6 +231,7 @@ class Gateway:
             raise
         await asyncio.to_thread(self._journal.load)
         self._recording.append(asyncio.create_task(self._journal.run(), name="console: events"))
+        self._hub_devices.return_commands(partial(make_returns, self.broker, self.store, self.uplinks))
         self.uplinks.start()
         self._health.start()
         self._renewal.start()
@@ -317,8 +319,10 @@ class Gateway:
 
     def _knows_device(self, device: str) -> bool:
         """Return True when a device of this name may connect for its commands."""
-        devices = self.broker.devices
-        return devices.tenant.knows(device) if devices is not None else self.broker.gate.knows(device)
+        api = self.broker.devices
+        if api is None:
+            return self.broker.gate.knows(device)
+        return api.tenant.knows(device) and not self._hub_devices.devices.has_left(device)
 
     def _hub_of_identity(self) -> tuple[PeerRoute, ...]:
         """Return the ways to the hub that gets this gateway's own certificate; empty without one."""

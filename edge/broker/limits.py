@@ -252,6 +252,15 @@ them. The rest follows in the next turns. Opening a queue takes 0.1 ms and more.
 RECEIPTS_WAITING_MAX: Final = 10_000
 """Receipts of commands that wait in memory for room in the store, some 300 bytes each; then the oldest is dropped."""
 
+RETURNED_DEVICES_MAX: Final = 20
+"""Departed devices of one tick; their queues of commands are looked at, some microseconds each."""
+
+RETURNED_COMMANDS_BYTES: Final = 64 * 1024
+"""Bytes of one read of commands to return to the hub: the largest command is as large."""
+
+RETURNED_KEPT_S: Final = 60.0
+"""Seconds that a queue of commands stays empty before its departed device is forgotten: commits take less."""
+
 LANDING_REQUESTS_MAX: Final = 10_000
 """Messages with a receipt to come, in memory and in the store: some 500 bytes and 250 bytes each. A message beyond it
 gets no receipt, so its device keeps its copy."""

@@ -79,14 +79,45 @@ def test_a_removed_or_disabled_device_is_disconnected(fleet: DeviceFleet) -> Non
     soon(lambda: status_of(hall, "lamp") < 300, "the device is let in again")
 
 
-def test_a_device_moves_with_its_identity(fleet: DeviceFleet) -> None:
+def test_a_device_moves_with_its_identity_and_commands(fleet: DeviceFleet) -> None:
+    """Each command is delivered once and in order, though the former gateway dies before it gets the change, and the
+    hub while commands come back."""
     hall, roof = fleet.gateways["hall"], fleet.gateways["roof"]
     fleet.register("cart", selector="site=hall")
-    soon(lambda: "cart" in stored(hall), "the selector chooses the first gateway")
+    arrive(hall, "cart")
+    with RegisteredDevice("cart", PASSWORD).connect(hall.port("mqtt")) as device:
+        assert device.subscribe("command/cart/#") == [1]
+        sent = [fleet.send_command("cart", "hall", "one")]
+        assert device.take().payload == b"one"
+        fleet.wait_for_command(sent[0], "delivered")
+    sent += [fleet.send_command("cart", "hall", body) for body in ("two", "three")]
+    for each in sent[1:]:
+        fleet.wait_for_command(each, "queued")
+    hall.kill()
+    sent.append(fleet.send_command("cart", "hall", "four"))
     fleet.replace("cart", "roof")
-    soon(lambda: "cart" in stored(roof) and "cart" not in stored(hall), "the device has moved")
+    sent.append(fleet.send_command("cart", "roof", "five"))
     arrive(roof, "cart")
-    soon(lambda: status_of(hall, "cart") == 401, "the device is refused where it was")
+    assert fleet.command(sent[-1])["state"] == "waiting", "hall may still deliver earlier ones"
+    with RegisteredDevice("cart", PASSWORD).connect(roof.port("mqtt")) as device:
+        assert device.subscribe("command/cart/#") == [1]
+        hall.start()
+        soon(lambda: "cart" not in stored(hall), "hall knows that the device has left")
+        fleet.hub.kill()
+        fleet.hub.start()
+        assert device.bodies(4) == [b"two", b"three", b"four", b"five"]
+        for each in sent[1:]:
+            fleet.wait_for_command(each, "delivered")
+    assert status_of(hall, "cart") == 401, "the device is refused where it was"
+    places = [(found["gateway"], found["sent_to"]) for found in map(fleet.command, sent)]
+    assert places == [("hall", None), *[("roof", "hall")] * 3, ("roof", None)]
+    sent.append(fleet.send_command("cart", "roof", "six"))
+    fleet.wait_for_command(sent[-1], "queued")
+    fleet.replace("cart", "hall")
+    arrive(hall, "cart")
+    with RegisteredDevice("cart", PASSWORD).connect(hall.port("mqtt")) as device:
+        device.subscribe("command/cart/#")
+        assert device.take().payload == b"six", "nothing that was delivered elsewhere comes again"
 
 
 def test_hashes_and_tenants_of_hono(fleet: DeviceFleet) -> None:

@@ -6,7 +6,7 @@ read it from there (`cloud.hub.commands`). The identifier of a command is its na
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final, cast
@@ -66,6 +66,12 @@ class SimulatedCommands:
     def gateways_of(self, after: int) -> set[tuple[str, str]]:
         self._database.end(self._database.transaction())
         return {each.key for each in self._rows.values() if each.number > after}
+
+    def newest_move(self) -> int:
+        return 0  # its device is a user of the gateway
+
+    def held_gateways(self, limit: int) -> Sequence[tuple[str, str]]:
+        return ()
 
     def effective_news(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
         self._database.end(self._database.transaction())

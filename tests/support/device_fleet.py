@@ -51,6 +51,21 @@ class DeviceFleet(EnrolledFleet):
         credentials = [{"type": "hashed-password", "auth-id": auth_id or device, "secrets": secrets}]
         self.registry("PUT", f"credentials/{tenant}/{device}", credentials)
 
+    def send_command(self, device: str, gateway: str, payload: str) -> str:
+        """Send a command; return its identifier."""
+        body = {"device": device, "gateway": gateway, "name": "go", "payload": payload}
+        answer = HubOperator(self.hub).send("POST", "commands", body)
+        assert answer.status == 202, answer
+        return str(answer.document["id"])
+
+    def command(self, identifier: str) -> dict[str, Any]:
+        """Return a command."""
+        return dict(HubOperator(self.hub).get(f"commands/{identifier}"))
+
+    def wait_for_command(self, identifier: str, state: str) -> None:
+        """Wait until a command has this state."""
+        soon(lambda: self.command(identifier)["state"] == state, f"the command is {state}")
+
 
 class RegisteredDevice(PahoClient):
     """MQTT client with the name and password of a device."""

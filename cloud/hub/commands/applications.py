@@ -278,7 +278,7 @@ class CommandApplications:
         if space is None:
             return
         kind = RESPONSES if news.response is not None else RECEIPTS
-        addresses = [f"{kind}/{command.gateway}/{command.device}"]
+        addresses = [f"{kind}/{command.sent_to or command.gateway}/{command.device}"]  # as the sender knows it
         if command.reply_to is not None:
             addresses.append(command.reply_to)
         for address in addresses:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Final, Protocol
 
-from bridge.command import ONLINE_COMMANDS, HubCommand, OnlineReason, message, split_refusal
+from bridge.command import ONLINE_COMMANDS, UNKNOWN_DEVICE, HubCommand, OnlineReason, message, split_refusal
 from bridge.downlink import GatewayLink, Key
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.limits import UNDER_WAY_MAX
 from cloud.hub.limits import ONLINE_ANSWER_S
+from cloud.hub.registry.command_moves import sending_name
 from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandState
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class _Gateway:
         self.asking = False
         """A request to the store is pending."""
         self.again = False
-        """More commands may have arrived since."""
+        """More commands may have arrived since, or there was no room for them."""
 
 
 class Dispatch:
@@ -81,6 +82,8 @@ class Dispatch:
             gateway.asking, gateway.again = True, False
             but = {command.id for command in gateway.under_way.values()} | gateway.answered
             self._store.take(key, but, room, lambda found: self._send(key, gateway, found))
+        else:
+            gateway.again = True
 
     def is_connected(self, key: Key) -> bool:
         """Return whether a gateway receives commands from this hub."""
@@ -156,7 +159,11 @@ class Dispatch:
         elif command.online:
             reason, why = split_refusal(why)
         mine = (command.id, *command.key, command.device, self._now_us(), state, why)
-        return CommandNews(*mine, code=reason, again_until=_answered_until(command) if command.online else 0)
+        if command.online:
+            return CommandNews(*mine, code=reason, again_until=_answered_until(command))
+        refused = state is CommandState.REJECTED and why.startswith(UNKNOWN_DEVICE)
+        sent_at = command.changed_at if refused else None
+        return CommandNews(*mine, returned=refused, moves=command.moves or 0, sent_at=sent_at)
 
     def _reject(self, command: CommandRecord, reason: OnlineReason) -> None:
         """Reject an online command that was not sent."""
@@ -196,7 +203,7 @@ def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
     once.
     """
     return HubCommand(
-        id=command.id,
+        id=sending_name(command.id, command.moves),
         device=command.device,
         name=command.name,
         payload=command.payload,

@@ -80,6 +80,8 @@ class CommandRow(TypedDict):
     id: str
     tenant: str
     gateway: str
+    sent_to: str | None
+    """Gateway that the sender named, if the command has moved to another one with its device."""
     device: str
     name: str
     delivery: Delivery
@@ -227,6 +229,7 @@ def command_document(command: CommandRecord) -> CommandRow:
         "id": command.id,
         "tenant": command.tenant,
         "gateway": command.gateway,
+        "sent_to": command.sent_to,
         "device": command.device,
         "name": command.name,
         "delivery": "online" if command.online else "stored",

@@ -134,7 +134,7 @@ class _CommandApi:
                 refused.append({"gateway": each.gateway, "why": allowed.why_not})
                 continue
             try:
-                made = await self._commands.send(_checked(document, tenant, by, each.gateway))
+                made = await self._commands.send(_checked(document, tenant, by, each.gateway)._replace(follows=False))
             except CommandRefused as why:
                 refused.append({"gateway": each.gateway, "why": str(why)})
             else:
@@ -165,7 +165,8 @@ class _CommandApi:
         if found is None or not scope.covers(found.tenant):
             raise RequestRefused(404, f"no command {identifier[:64]}", code="command-not-found")
         async with self._access.admitted(request) as (grant, _):
-            if found.tenant != _tenant_of(grant, request, address_of(found.gateway, found.device), found.tenant):
+            address = address_of(found.sent_to or found.gateway, found.device)
+            if found.tenant != _tenant_of(grant, request, address, found.tenant):
                 raise RequestRefused(403, "the command belongs to another tenant")
             note_change(request, subject=f"{found.gateway} {identifier}", tenant=found.tenant)
             try:

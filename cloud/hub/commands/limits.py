@@ -23,6 +23,10 @@ ONLINE_SENDING_MAX: Final = 256
 GATEWAY_COMMANDS_MAX: Final = 1_000
 """Open commands to one gateway: more means that it is away, or that an application sends in a loop."""
 
+HELD_LOOKS_MAX: Final = 50
+"""Gateways with held commands that are looked at in one `POLL_INTERVAL_S`, some 2 ms of the processor each; the longest
+waiting first, so none is left out."""
+
 UNDER_WAY_MAX: Final = 64
 """Commands in flight to a gateway: 4 MiB of the largest."""
 

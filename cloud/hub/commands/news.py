@@ -13,6 +13,7 @@ from bridge.batch import Batch
 from bridge.command import HONO_RESPONSES, HUB, RECEIPTS, RESPONSES, ReceiptDocument
 from bridge.message import AMQP, Run, Stored
 from cloud.hub.commands.limits import RESPONSE_BYTES_MAX
+from cloud.hub.registry.command_moves import split_sending
 from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
@@ -57,7 +58,9 @@ def _read(stored: Stored) -> Iterator[CommandNews]:
 
 def _receipt(device: str, body: bytes) -> CommandNews:
     document = msgspec.json.decode(body, type=ReceiptDocument)
-    return CommandNews(document.command, "", "", device, 0, CommandState(document.receipt.value), document.reason)
+    identifier, moves = split_sending(document.command)
+    state = CommandState(document.receipt.value)
+    return CommandNews(identifier, "", "", device, 0, state, document.reason, returned=document.returned, moves=moves)
 
 
 def _response(kind: str, device: str, run: Run, i: int) -> CommandNews | None:
@@ -69,8 +72,8 @@ def _response(kind: str, device: str, run: Run, i: int) -> CommandNews | None:
     correlation, status, content_type, body = _amqp(run, i) if run.flags & AMQP else _mqtt(run, i)
     if not correlation:
         return None
-    kept = body[:RESPONSE_BYTES_MAX]
-    return CommandNews(correlation, "", "", device, 0, status=status, content_type=content_type, response=kept)
+    kept, (identifier, _) = body[:RESPONSE_BYTES_MAX], split_sending(correlation)
+    return CommandNews(identifier, "", "", device, 0, status=status, content_type=content_type, response=kept)
 
 
 def _amqp(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from bridge.batch import Batch
-from bridge.command import OnlineReason
+from bridge.command import UNKNOWN_DEVICE, OnlineReason
 from bridge.downlink import Key
 from bridge.hidden import hides
 from cloud.hub.commands.dispatch import Dispatch
@@ -29,6 +29,7 @@ from cloud.hub.commands.limits import (
     AT_ONCE_MAX,
     COUNT_INTERVAL_S,
     GATEWAY_COMMANDS_MAX,
+    HELD_LOOKS_MAX,
     KEEP_AGAIN_S,
     KEPT_S,
     POLL_INTERVAL_S,
@@ -81,6 +82,8 @@ class Draft(NamedTuple):
     """Idempotency key; None if every request is a command of its own."""
     online: bool = False
     """True if the device has to take it now; False if it waits for its device."""
+    follows: bool = True
+    """False: it stays at its gateway, as others have one of their own."""
 
     def record(self, now_us: int) -> CommandRecord:
         """Return the record of the new command."""
@@ -155,7 +158,9 @@ class HubCommands:
         """Tenants with news that could not be stored at the last attempt."""
         self._news_arrived = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._newest = 0
+        self._newest = self._newest_move = 0
+        self._looked_at = float("-inf")
+        """Time of the last look at gateways with held commands, by the clock of the loop."""
         self._hint = hint or ChangeHint()
         self._poll_interval_s = poll_interval_s
         self._tasks: list[asyncio.Task[None]] = []
@@ -165,6 +170,7 @@ class HubCommands:
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, Commands, self._url)
         self._newest = await self._in_thread(Commands.newest)
+        self._newest_move = await self._in_thread(Commands.newest_move)
         self._tasks = [
             loop.create_task(self._listen(), name="news of commands"),
             loop.create_task(self._watch(), name="commands of others"),
@@ -195,6 +201,7 @@ class HubCommands:
             connected=connected,
             hub=self._hub,
             key=draft.key,
+            follows=draft.follows,
         )
         try:
             kept = await self._ask(add)
@@ -376,10 +383,11 @@ class HubCommands:
     async def _store(self, news: Sequence[CommandNews]) -> bool:
         """Publish news to applications, then store it; return False if that fails now."""
         try:
-            for each, command in await self._in_thread(lambda registry: registry.effective_news(news)):
-                if each.state is not CommandState.QUEUED:
+            effective = await self._in_thread(lambda registry: registry.effective_news(news))
+            for each, command in effective:
+                if each.response is not None or CommandState(command.state).final:
                     await self._tell(each, command)
-            changed = await self._in_thread(lambda registry: registry.keep(news))
+            changed = await self._in_thread(lambda registry: registry.keep([each for each, _ in effective]))
         except (RegistryError, CommandsBusy, ApplicationsUnavailable) as error:
             log.warning("results of commands cannot be stored yet, retrying: %s", error)
             self.trouble = str(error)
@@ -396,6 +404,8 @@ class HubCommands:
         if state.final and command.responded_at is None:
             self._over[state] += 1
         self._wake(command.id)
+        if command.moves is not None:
+            self.dispatch.send_pending(command.key)  # the next one of its device
 
     def _wake(self, identifier: str) -> None:
         """Let the requests that wait for a command look at it."""
@@ -423,6 +433,7 @@ class HubCommands:
         if self._newest > before:
             for key in await self._in_thread(lambda registry: registry.gateways_of(before)):
                 self.dispatch.send_pending(key)
+        await self._send_moved()
         self.dispatch.retry_pending()
         if waiting := list(self._waiting):
             pending = await self._in_thread(lambda registry: registry.find_pending(waiting))
@@ -432,6 +443,19 @@ class HubCommands:
         over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
         if over:
             self.queue_news([_over(each, now_us) for each in over], lambda _kept: None)
+
+    async def _send_moved(self) -> None:
+        """Send commands that have moved, and look again at some of those that had to wait for others."""
+        now_s, before = asyncio.get_running_loop().time(), self._newest_move
+        newest = await self._in_thread(Commands.newest_move)
+        if newest > before:
+            for key in await self._in_thread(lambda registry: registry.gateways_moved_to(before)):
+                self.dispatch.send_pending(key)
+            self._newest_move = newest
+        if now_s - self._looked_at >= self._poll_interval_s:
+            self._looked_at = now_s
+            for key in await self._in_thread(lambda registry: registry.held_gateways(HELD_LOOKS_MAX)):
+                self.dispatch.send_pending(key)
 
     async def _clean_up(self) -> None:
         now_us = self._now_us()
@@ -449,11 +473,12 @@ def _over(command: CommandRecord, now_us: int) -> CommandNews:
     if command.online and command.state != CommandState.WAITING.value:
         why, code = "no outcome arrived in time: the device may have taken it", OnlineReason.OUTCOME_UNKNOWN
         return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, code=code)
-    why = "its gateway did not connect in time"
     if command.online:
         why, code = "its gateway disconnected, or gave no credit in time", OnlineReason.NOT_SENT
         mine = (command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why)
         return CommandNews(*mine, waiting=True, code=code)
+    refused = command.reason.startswith(UNKNOWN_DEVICE)
+    why = command.reason if refused else "its gateway did not connect in time"
     return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 
 

@@ -11,15 +11,16 @@ UTC microseconds since 1970. A command is one row; its state only advances:
 ``delivered``, ``expired``, ``rejected``, ``cancelled``  final: the first receipt counts
 
 A ``sent`` command does not expire here, because its gateway may have it: it is sent again, and the gateway reports the
-outcome. An online command is sent at most once. If no outcome arrives in its time, it is ``expired`` with the reason
-code ``outcome-unknown``, which a later receipt replaces.
+outcome. One that its gateway gives back, as its device has left, is ``waiting`` again (`command_moves`). An online
+command is sent at most once, and never goes to another gateway. If no outcome arrives in its time, it is ``expired``
+with the reason code ``outcome-unknown``, which a later receipt replaces.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
-from itertools import starmap
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice, starmap
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -28,8 +29,9 @@ from bridge.command import OnlineReason
 from bridge.hidden import hides
 from cloud.hub.labels import LabelSelector
 from cloud.hub.limits import ONLINE_ANSWER_S
-from cloud.hub.registry import command_keys
+from cloud.hub.registry import command_keys, command_moves
 from cloud.hub.registry.command_keys import OtherContent, content_digest
+from cloud.hub.registry.command_moves import DevicePlaces
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.names import is_connected, is_known, known_gateways
@@ -102,6 +104,10 @@ class CommandRecord(NamedTuple):
     """True if the device has to take it now; otherwise it waits for its device."""
     reason_code: str | None = None
     """Value of a `bridge.command.OnlineReason`; None: another reason, or none."""
+    sent_to: str | None = None
+    """Gateway that the sender named, if the command has moved to another one with its device."""
+    moves: int | None = None
+    """Times that the command was given back; None: its device is not one of the registry."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -138,6 +144,12 @@ class CommandNews(NamedTuple):
     """Reason code of an online command."""
     again_until: int = 0
     """Time until which the hub tries again to store it (UTC microseconds)."""
+    returned: bool = False
+    """The gateway does not have the command any more, or has never had it, as it does not know the device."""
+    moves: int | None = None
+    """Moves of the command when it was sent; None: not known."""
+    sent_at: int | None = None
+    """Time of the sending that a gateway has refused; None: news about none."""
 
 
 class CommandRefusal(enum.Enum):
@@ -200,6 +212,8 @@ class Commands:
     def __init__(self, url: sa.URL) -> None:
         """Open the registry; create a missing one."""
         self._database = open_registry(url).database
+        self._held: dict[tuple[str, str], None] = {}
+        """Gateways with commands that waited for others at the last look, by the time of that look."""
 
     def close(self) -> None:
         self._database.close()
@@ -214,30 +228,33 @@ class Commands:
         connected: bool = False,
         hub: str = "",
         key: str | None = None,
+        follows: bool = True,
     ) -> CommandRecord:
         """Store a new command. Raises `CommandRefused`.
 
         `gateway_max`, `tenant_max`: limits of open commands. `known`: the gateway has connected, whatever the registry
-        says yet; `connected`: it is connected to this hub now. `hub`: writer id of this hub. `key`: idempotency key of
-        the sender; if a command was sent under it, return that one.
+        says yet; `connected`: it is connected to this hub now. `hub`: writer id of this hub. `follows`: it goes with
+        its device, unless it is an online one. `key`: idempotency key of the sender; if a command was sent under it,
+        return that one.
         """
 
         def work(tx: sa.Connection) -> CommandRecord:
             if key is not None and (there := _sent_before(tx, command, key)) is not None:
                 return there
-            if not known:
-                _require_gateway(tx, command)
+            placed = _placed(tx, command) if follows and not command.online else command
+            if not known or placed.gateway != command.gateway:
+                _require_gateway(tx, placed)
             if command.online and not connected:
                 _require_connection(tx, command, hub)
-            _require_room(tx, command, gateway_max, tenant_max)
-            values = command._asdict()
+            _require_room(tx, placed, gateway_max, tenant_max)
+            values = placed._asdict()
             del values["number"]
             number = tx.execute(commands.insert().values(**values)).inserted_primary_key
             if key is not None:
                 times = (command.created_at, command.expires_at)
                 command_keys.store_key(tx, (command.tenant, command.sent_by), key, command.digest, command.id, times)
             notify(tx, NoticeTopic.COMMANDS)
-            return command._replace(number=int(number[0]) if number is not None else 0)
+            return placed._replace(number=int(number[0]) if number is not None else 0)
 
         return self._database.transaction(work)
 
@@ -261,21 +278,27 @@ class Commands:
         return self._database.transaction(work)
 
     def take(self, key: tuple[str, str], but: Collection[str], limit: int, now_us: int) -> list[CommandRecord]:
-        """Mark the next commands of a gateway as sent, in order, except those in `but`. From now on it is unknown
-        whether the gateway has them. An online command is returned only once, to one hub."""
-        mine = (commands.c.tenant == key[0], commands.c.gateway == key[1], commands.c.id.not_in(but))
+        """Mark the next commands of a gateway as sent, in order, except those in `but`, and those that wait for earlier
+        ones of their device. From now on it is unknown whether the gateway has them. An online command is returned only
+        once, to one hub."""
         again = (commands.c.state == CommandState.SENT.value) & commands.c.online.is_not(True)
         still = sa.or_(again, (commands.c.state == CommandState.WAITING.value) & (commands.c.expires_at > now_us))
-        there = sa.select(*_COMMAND).where(commands.c.state.in_(DOWN), still, *mine)
-        query = there.order_by(commands.c.number).limit(limit)
-        values = {"state": CommandState.SENT.value, "changed_at": now_us}
+        mine = (commands.c.tenant == key[0], commands.c.gateway == key[1])
+        down = (commands.c.state.in_(DOWN), still, *mine)
 
         def work(tx: sa.Connection) -> list[CommandRecord]:
-            found = [CommandRecord(*row) for row in tx.execute(query)]
-            waiting = [each.id for each in found if each.state == CommandState.WAITING.value and not each.online]
-            if waiting:
-                tx.execute(commands.update().where(commands.c.id.in_(waiting)).values(**values))
-            return [each for each in found if not each.online or _claim(tx, each, now_us)]
+            query = sa.select(*_COMMAND).where(*down, commands.c.id.not_in(but)).order_by(commands.c.number)
+            held = command_moves.held_numbers(tx, key, now_us)
+            some: list[int] | None = None
+            if held is not None:
+                some = command_moves.sendable_numbers(tx, down, held, but, limit)
+                query = query.where(commands.c.number.in_(some))
+            found = [CommandRecord(*row) for row in tx.execute(query.limit(limit))] if some != [] else []
+            taken = _mark_sent(tx, found, now_us)
+            self._held.pop(key, None)
+            if held is not None and command_moves.has_waiting(tx, key):
+                self._held[key] = None
+            return taken
 
         return self._database.transaction(work)
 
@@ -320,20 +343,51 @@ class Commands:
         rows = self._database.transaction(lambda tx: tx.execute(query).all())
         return {(tenant, gateway) for tenant, gateway in rows}
 
+    def newest_move(self) -> int:
+        """Return the number of the last move of a command."""
+        return self._database.transaction(command_moves.newest_move)
+
+    def gateways_moved_to(self, after: int) -> Sequence[tuple[str, str]]:
+        """Return gateways to which commands have moved after another move."""
+        return self._database.transaction(lambda tx: command_moves.gateways_moved_to(tx, after))
+
+    def held_gateways(self, limit: int) -> list[tuple[str, str]]:
+        """Return gateways with commands that had to wait at the last `take`, the longest first, and forget them until
+        the next `take`."""
+        found = list(islice(self._held, limit))
+        for key in found:
+            del self._held[key]
+        return found
+
     def effective_news(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
-        """Return the effective news, each with the command as it would become."""
-        return self._database.transaction(
-            lambda tx: [(each, found) for each in news if (found := _changed(tx, each)[0])]
-        )
+        """Return the effective news, each with the command as it would become. One that ends a command which cannot go
+        elsewhere does so too if it is kept later."""
+
+        def work(tx: sa.Connection) -> list[tuple[CommandNews, CommandRecord]]:
+            places = DevicePlaces(tx)
+            effective: list[tuple[CommandNews, CommandRecord]] = []
+            after: dict[str, CommandRecord] = {}
+            for each in news:
+                before = after.get(each.id) or _one(tx, each.id)
+                found = None if before is None else _changed(places, before, each)
+                if found is not None:
+                    after[each.id] = found
+                    ended = each.returned and CommandState(found.state).final
+                    effective.append((each._replace(returned=False) if ended else each, found))
+            return effective
+
+        return self._database.transaction(work)
 
     def keep(self, news: Iterable[CommandNews]) -> list[CommandRecord]:
         """Apply news; return the changed commands."""
 
         def work(tx: sa.Connection) -> list[CommandRecord]:
-            effective = [(each, found) for each in news if (found := _take(tx, each))]
+            places = DevicePlaces(tx)
+            effective = [(each, found) for each in news if (found := _take(tx, places, each))]
             if effective:
                 notify(tx, NoticeTopic.RECEIPTS)
-                append_events(tx, starmap(_command_event, effective))
+                told = [each for each in effective if each[1].state != CommandState.WAITING.value]
+                append_events(tx, starmap(_command_event, told))
             return [found for _, found in effective]
 
         return self._database.transaction(work)
@@ -446,6 +500,18 @@ def _claim(tx: sa.Connection, command: CommandRecord, now_us: int) -> bool:
     return tx.execute(commands.update().where(*mine).values(**values)).rowcount == 1
 
 
+def _mark_sent(tx: sa.Connection, found: Sequence[CommandRecord], now_us: int) -> list[CommandRecord]:
+    """Mark commands as sent. Return them without online ones that another hub has taken."""
+    # a repeated sending is another one: an answer to the former says nothing about it
+    sent_at = max([now_us, *(each.changed_at + 1 for each in found)])
+    stored = [each.number for each in found if not each.online]
+    if stored:
+        sent = commands.update().where(commands.c.number.in_(stored))
+        tx.execute(sent.values(state=CommandState.SENT.value, changed_at=sent_at))
+    mine = [each for each in found if not each.online or _claim(tx, each, sent_at)]
+    return [each._replace(changed_at=sent_at) for each in mine]
+
+
 def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, tenant_max: int) -> None:
     still = sa.select(sa.func.count()).where(commands.c.state.in_(OPEN), commands.c.tenant == command.tenant)
     if (tx.execute(still).scalar() or 0) >= tenant_max:
@@ -456,21 +522,62 @@ def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, t
         raise CommandRefused(CommandRefusal.FULL, f"{words}; wait, or send with a shorter time to live")
 
 
-def _take(tx: sa.Connection, news: CommandNews) -> CommandRecord | None:
+def _placed(tx: sa.Connection, command: CommandRecord) -> CommandRecord:
+    """Return a new command with its place, if its device is one of the registry."""
+    found = command_moves.place_new(tx, command.tenant, command.device, command.gateway)
+    return command if found is None else command._replace(**found._asdict())
+
+
+def _take(tx: sa.Connection, places: DevicePlaces, news: CommandNews) -> CommandRecord | None:
     """Apply news to a command; return it if it changed."""
-    found, values = _changed(tx, news)
-    if found is not None:
+    before = _one(tx, news.id)
+    found = None if before is None else _changed(places, before, news)
+    if found is not None and before is not None:
+        values = {name: value for name, value in found._asdict().items() if value != getattr(before, name)}
+        if found.state == CommandState.WAITING.value:
+            values["moved"] = command_moves.next_move(tx)
         tx.execute(commands.update().where(commands.c.id == news.id).values(**values))
     return found
 
 
-def _changed(tx: sa.Connection, news: CommandNews) -> tuple[CommandRecord | None, dict[str, Any]]:
-    """Return the command after the news, and the changed columns; (None, {}) without a change."""
-    found = _one(tx, news.id)
-    if found is None or found.key != (news.tenant, news.gateway) or found.device != news.device:
-        return None, {}
+def _changed(places: DevicePlaces, found: CommandRecord, news: CommandNews) -> CommandRecord | None:
+    """Return the command after the news; None without a change."""
+    if not _is_about(places, found, news):
+        return None
+    if news.returned and not found.online:  # an online one goes nowhere else: it is rejected
+        return _returned(places, found, news)
     values = _response(found, news) if news.response is not None else _receipt(found, news)
-    return (found._replace(**values), values) if values else (None, {})
+    return found._replace(**values) if values else None
+
+
+def _is_about(places: DevicePlaces, found: CommandRecord, news: CommandNews) -> bool:
+    """Return whether news of a gateway may be about a command: that gateway has it, or its device responds from where
+    it is now."""
+    if (found.tenant, found.device) != (news.tenant, news.device):
+        return False
+    if found.gateway == news.gateway or news.response is None or found.moves is None:
+        return found.gateway == news.gateway
+    now = places.of(found.tenant, found.device)
+    return now is not None and now.has(news.gateway)
+
+
+def _returned(places: DevicePlaces, found: CommandRecord, news: CommandNews) -> CommandRecord | None:
+    """Return a command that its gateway has given back: it goes where its device is, or it is rejected."""
+    if found.state not in (CommandState.SENT.value, CommandState.QUEUED.value) or _is_outdated(found, news):
+        return None
+    to = command_moves.place_returned(places.of(found.tenant, found.device), found.gateway, found.sent_to, found.moves)
+    if to is None:
+        return found._replace(state=CommandState.REJECTED.value, reason=news.reason, changed_at=news.at)
+    reason = news.reason if to.gateway == found.gateway else f"moved with its device from {found.gateway}"
+    state = CommandState.WAITING.value
+    return found._replace(**to._asdict(), state=state, reason=reason, changed_at=news.at)
+
+
+def _is_outdated(found: CommandRecord, news: CommandNews) -> bool:
+    """Return whether news is about a former sending of a command that was given back since."""
+    if news.sent_at is not None and (found.state != CommandState.SENT.value or found.changed_at != news.sent_at):
+        return True  # it was sent again since, and that sending has an answer of its own
+    return news.moves is not None and news.moves != (found.moves or 0)
 
 
 def _command_event(news: CommandNews, after: CommandRecord) -> FleetEvent:
@@ -504,7 +611,10 @@ def _receipt(found: CommandRecord, news: CommandNews) -> dict[str, Any]:
     unknown = before is CommandState.EXPIRED and found.reason_code == OnlineReason.OUTCOME_UNKNOWN.value
     if state is None or (before.final and (not unknown or news.code is OnlineReason.OUTCOME_UNKNOWN)):
         return {}
-    if state is CommandState.QUEUED and (unknown or before.value in (CommandState.QUEUED.value, *ENDING)):
+    if state is CommandState.QUEUED and (
+        unknown or before.value in (CommandState.QUEUED.value, *ENDING) or _is_outdated(found, news)
+    ):
         return {}
-    values = {"state": state.value, "reason": news.reason, "changed_at": news.at}
+    still_left = state is CommandState.QUEUED and found.reason == command_moves.LEFT
+    values = {"state": state.value, "reason": found.reason if still_left else news.reason, "changed_at": news.at}
     return {**values, "reason_code": None if news.code is None else news.code.value} if found.online else values

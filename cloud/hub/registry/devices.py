@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from bridge.hidden import hides
+from cloud.hub.registry.command_moves import follow_device
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_offers import forget_members
 from cloud.hub.registry.device_search import SearchedTable, SearchQuery, conditions, order_by
@@ -198,8 +199,11 @@ class RegisteredDevices:
             revision = raise_revision(tx, known, 1)
             row = DeviceRow(new.tenant, new.device, new.document, revision, revision, new.at_us, new.at_us, new.by)
             tx.execute(devices.insert().values(**row._asdict()))
+            # a report of a former device of this name may have come after its removal
+            forget_device_updates(tx, known.owner, [device_name(known.owner, new.tenant, new.device)])
             _add_links(tx, new)
             put_targets(tx, new.tenant, new.device, revision, targets_of(new.document))
+            follow_device(tx, known.owner, new.tenant, new.device)
             return revision
 
         return self._database.transaction(work)
@@ -217,6 +221,7 @@ class RegisteredDevices:
             tx.execute(device_links.delete().where(*_of(device_links, new.tenant, [new.device])))
             _add_links(tx, new)
             put_targets(tx, new.tenant, new.device, revision, targets_of(new.document))
+            follow_device(tx, known.owner, new.tenant, new.device)
             return revision
 
         return self._database.transaction(work)

@@ -14,7 +14,7 @@ from bridge.version import VERSION
 from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 33
+SCHEMA_VERSION = 34
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -351,7 +351,13 @@ commands = sa.Table(
     sa.Column("responded_at", sa.BigInteger, nullable=True),
     sa.Column("online", sa.Boolean, nullable=True),
     sa.Column("reason_code", sa.String(32), nullable=True),
+    sa.Column("sent_to", sa.String(255), nullable=True),
+    sa.Column("moves", sa.Integer, nullable=True),
+    sa.Column("moved", sa.BigInteger, nullable=True),
     sa.Index("commands_open", "state", "tenant", "gateway"),
+    sa.Index("commands_following", "tenant", "device", "state", **_only_where("moves IS NOT NULL")),
+    sa.Index("commands_moving", "state", "tenant", "gateway", "device", **_only_where("moves IS NOT NULL")),
+    sa.Index("commands_moved", "moved", **_only_where("moved IS NOT NULL")),
     sa.Index("commands_changed", "changed_at"),
 )
 sa.Index(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bridge.device_pages import CURSOR, RESTART, DevicePage, DevicePageError, SignedDevicePage, out_of_step, read_signed
 from bridge.forwarders.outcome import ForwardOutcome
@@ -27,10 +27,13 @@ from edge.configuration.document_inbox import Answer, DocumentInbox
 
 if TYPE_CHECKING:
     from edge.broker.configuration import DeviceApiConfiguration
+    from edge.broker.router.commands.returns import CommandReturns
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.authenticator import Authenticator
 
 log = logging.getLogger(__name__)
+
+MakeReturns: TypeAlias = "Callable[[Callable[[Collection[str]], None]], CommandReturns]"
 
 
 class HubDeviceFollower:
@@ -52,6 +55,9 @@ class HubDeviceFollower:
         self._certificate = str(certificate)
         self._verify = verify
         self._changed = changed
+        self._make_returns: MakeReturns | None = None
+        self._returns: CommandReturns | None = None
+        """Returns commands of departed devices; None: no device has departed."""
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -60,6 +66,12 @@ class HubDeviceFollower:
         tls, name = uplink.connector.tls, f"devices of {uplink.connector.name}"
         if tls is not None and tls.certificate == self._certificate:
             uplink.inboxes.append(DocumentInbox(name, DEVICES, self._offered, self._link_properties))
+
+    def return_commands(self, make: MakeReturns) -> None:
+        """Return the commands of departed devices to the hub. `make` makes what does it; its argument is called with
+        devices that have nothing to return any more."""
+        self._make_returns = make
+        self._follow_departed()
 
     async def stop(self) -> None:
         """Finish the page that is being stored, and close the file."""
@@ -75,7 +87,10 @@ class HubDeviceFollower:
         return {**cursor, RESTART: "1"} if self.devices.wants_all else cursor
 
     def _offered(self, body: bytes, answer: Answer) -> None:
-        task = asyncio.get_running_loop().create_task(self._take(body, answer))
+        self._start(self._take(body, answer))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -98,6 +113,7 @@ class HubDeviceFollower:
                 return
             self._note(self.devices.shortage)
             self._changed(names)
+            self._follow_departed()
             answer(ForwardOutcome.ACCEPTED, "")
 
     async def _use(self, body: bytes) -> DeviceNames:
@@ -116,6 +132,30 @@ class HubDeviceFollower:
             self._note(str(why))
         else:
             self._changed(self.devices.replace(index))
+            self._follow_departed()
+
+    def _follow_departed(self) -> None:
+        departed = self.devices.departed
+        if self._returns is None and departed and self._make_returns is not None:
+            self._returns = self._make_returns(self._completed)
+        if self._returns is not None:
+            self._returns.follow(departed)
+
+    def _completed(self, names: Collection[str]) -> None:
+        self._start(self._forget(names))
+
+    async def _forget(self, names: Collection[str]) -> None:
+        """Forget departed devices, unless they are back. A failed write is repeated by the next look."""
+        async with self._one_at_a_time:
+            departed = self.devices.departed
+            gone = [departed[name] for name in names if name in departed]
+            try:
+                await asyncio.to_thread(self.devices.forget_departed, gone)
+            except CredentialsError as why:
+                log.warning("devices of the hub: %s", why)
+                return
+            self.devices.note_forgotten(gone)
+            self._follow_departed()
 
     def _read(self, body: bytes) -> DevicePage:
         return self._verify(read_signed(body))

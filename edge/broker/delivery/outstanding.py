@@ -59,6 +59,10 @@ class Outstanding:
             del self._by_consumer[consumer]
         return parts
 
+    def absent(self) -> list[Consumer]:
+        """Return the consumers that left with unsettled deliveries."""
+        return list(self._leaving or ())
+
     def reattach(self, consumer: Consumer) -> None:
         """Note that the consumer is back."""
         if self._leaving is not None:

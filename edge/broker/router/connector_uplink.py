@@ -269,6 +269,11 @@ class ConnectorUplink:
         return {"epoch": lineage.epoch, "openings": list(lineage.openings), "ends": reported[::-1]}
 
     @property
+    def has_no_commands(self) -> bool:
+        """True if no command that has come is on its way to its queue."""
+        return self._commands.is_empty
+
+    @property
     def figures(self) -> UplinkFigures:
         """Counters since the connector was made."""
         return self.uplink.figures

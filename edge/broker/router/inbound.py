@@ -172,6 +172,11 @@ class IncomingForwarder(Origin):
             return 0
         return max(0, INBOX_WINDOW - len(self._waiting) - len(self._published) - len(self._losing))
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no message waits here, or for its commit."""
+        return not self._waiting and not self._published
+
     def receive(self, messages: Sequence[Incoming]) -> None:
         self.figures.received += len(messages)
         for message in messages:

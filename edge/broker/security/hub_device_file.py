@@ -7,7 +7,7 @@ because the hub is away. One process writes it; commands read it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -33,6 +33,9 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 _CURSOR: Final = "cursor"
 _OWNER: Final = "owner"
 _HONO: Final = "hono tenant"
+_DEPARTED: Final = "departed "
+"""Begin of the names in `meta` of devices that were removed, and may have commands to return."""
+_PREFIX: Final = (len(_DEPARTED) + 1, len(_DEPARTED), _DEPARTED)
 
 
 class PageOutOfStep(Exception):
@@ -134,6 +137,16 @@ class HubDeviceFile:
         """Return the tenants with devices that did not fit."""
         return {name for (name,) in self._rows("SELECT substr(name, 6) FROM meta WHERE name LIKE 'left %'")}
 
+    def departed(self) -> set[tuple[str, str]]:
+        """Return tenant and id of the devices that were removed, until `forget_departed`."""
+        names = self._rows("SELECT substr(name, ?) FROM meta WHERE substr(name, 1, ?) = ?", *_PREFIX)
+        return {(tenant, device) for (name,) in names for tenant, _, device in [str(name).partition("/")]}
+
+    def forget_departed(self, devices: Iterable[tuple[str, str]]) -> None:
+        """Forget removed devices, by tenant and id."""
+        names = [(f"{_DEPARTED}{tenant}/{device}",) for tenant, device in devices]
+        self._write(lambda: self._connection.executemany("DELETE FROM meta WHERE name = ?", names))
+
     def tenants(self) -> dict[str, bool]:
         """Return the tenants of devices, and whether each is enabled."""
         return {tenant: bool(enabled) for tenant, enabled in self._rows("SELECT tenant, enabled FROM tenants")}
@@ -188,7 +201,10 @@ class HubDeviceFile:
         for login in self._logins_of(tenant, device):
             self._remove_login(StoredLogin(tenant, login, device), freed)
         query = "DELETE FROM devices WHERE tenant = ? AND device = ?"
-        return bool(self._connection.execute(query, (tenant, device)).rowcount)
+        known = bool(self._connection.execute(query, (tenant, device)).rowcount)
+        if known:
+            self._set_meta(f"{_DEPARTED}{tenant}/{device}", "")
+        return known
 
     def _put(self, tenant: str, entry: DeviceEntry, freed: list[StoredLogin]) -> StoredDevice:
         execute, wanted = self._connection.execute, {login.auth_id for login in entry.logins}
@@ -197,6 +213,7 @@ class HubDeviceFile:
                 self._remove_login(StoredLogin(tenant, login, entry.device), freed)
         encoded = msgspec.json.encode(entry)
         execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (tenant, entry.device, encoded))
+        execute("DELETE FROM meta WHERE name = ?", (f"{_DEPARTED}{tenant}/{entry.device}",))
         for login in wanted:  # one that another device had is this one's now
             execute("INSERT OR REPLACE INTO logins VALUES (?, ?, ?)", (tenant, login, entry.device))
         return StoredDevice(tenant, entry.device, encoded)
@@ -216,7 +233,7 @@ class HubDeviceFile:
         rows = list(self._rows("SELECT value FROM meta WHERE name = ?", name))
         return str(rows[0][0]) if rows else ""
 
-    def _rows(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, query: str, *values: str | int) -> Iterator[tuple[Any, ...]]:
         try:
             yield from self._connection.execute(query, values)
         except sqlite3.Error as why:

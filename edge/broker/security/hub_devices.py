@@ -7,7 +7,7 @@ another tenant than the gateway's own, or of the tenant of the Hono API, is ``id
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -75,25 +75,32 @@ class DeviceIndex:
         """Offers by tenant and device, of devices that have some and are enabled."""
         self.offers_revision = 0
         """Number that rises when offers change."""
+        self.departed: set[tuple[str, str]] = set()
+        """Tenant and id of devices that the hub took away, until they have no commands to return."""
         if file is not None:
             self.cursor, self.owner, self.enabled, self.left = file.cursor(), file.owner(), file.tenants(), file.left()
+            self.departed = file.departed()
             for stored in file.devices():
                 self.entries.setdefault(stored.tenant, {})[stored.device] = stored.entry
                 self._note_offers(stored.tenant, stored.device, stored.entry)
             for login in file.logins():
                 self.logins.setdefault(login.tenant, {})[login.auth_id] = login.device
+        # an older program does not know the departed ones, and may have got some of them back
+        self.departed -= {(tenant, device) for tenant, devices in self.entries.items() for device in devices}
         self.count = sum(map(len, self.entries.values()))
         self.bytes = sum(len(entry) for entries in self.entries.values() for entry in entries.values())
 
     def remove(self, tenant: str, device: str) -> None:
         """Remove a device, if it is there, without its user names."""
         self._drop(tenant, device)
+        self.departed.add((tenant, device))
         self._note_offers(tenant, device, b"")
 
     def put(self, stored: StoredDevice) -> None:
         """Add or replace a device, without its user names."""
         self._drop(stored.tenant, stored.device)
         self.entries[stored.tenant][stored.device] = stored.entry
+        self.departed.discard((stored.tenant, stored.device))
         self.count += 1
         self.bytes += len(stored.entry)
         self._note_offers(stored.tenant, stored.device, stored.entry)
@@ -210,7 +217,30 @@ class HubDevices:
         present = [(tenant, devices.copy()) for tenant, devices in self._offering()]
         return _named_offers(present, self._index.owner, self._hono_tenant)
 
+    @property
+    def departed(self) -> dict[str, tuple[str, str]]:
+        """Devices that the hub took away, by their names in commands, until `forget_departed`."""
+        return {self._command_name(*each): each for each in self._index.departed}
+
+    def has_left(self, name: str) -> bool:
+        """Return whether the hub took a device away lately, by its name in commands."""
+        if self._hono_tenant and "@" not in name:
+            return (self._hono_tenant, name) in self._index.departed
+        return self._split(name) in self._index.departed
+
+    def _command_name(self, tenant: str, device: str) -> str:
+        return device if tenant == self._hono_tenant else self.identity_of(tenant, device)
+
     # --- changes ------------------------------------------------------------------------------------------------
+
+    def forget_departed(self, devices: Collection[tuple[str, str]]) -> None:
+        """Forget devices that have no commands to return; for a thread. Raises CredentialsError."""
+        if self._file is not None:
+            self._file.forget_departed(devices)
+
+    def note_forgotten(self, devices: Collection[tuple[str, str]]) -> None:
+        """Use what `forget_departed` has written."""
+        self._index.departed.difference_update(devices)
 
     def fit(self, page: DevicePage) -> FittedPage:
         """Leave out new devices that do not fit. Removals and changes of known devices always count."""

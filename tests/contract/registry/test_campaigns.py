@@ -438,6 +438,17 @@ def test_late_report_of_a_removed_device_proves_nothing_about_the_next(site: Sit
     assert [each.state for each in updates.page(wanted, None, 9)] == ["healthy"], "its clock may be behind"
 
 
+@pytest.mark.parametrize("devices_of", ["acme", "plant"])
+def test_report_that_came_before_the_registration_is_of_another_device(site: Site, devices_of: str) -> None:
+    site.register("first", "hall", tenant=devices_of)
+    name = device_name("acme", devices_of, "x")
+    updates, wanted = DeviceUpdates(site.database), UpdateFilter("acme", device=name)
+    site.report(name, "healthy")
+    assert len(updates.page(wanted, None, 9)) == 1
+    site.register("x", "hall", tenant=devices_of)
+    assert updates.page(wanted, None, 9) == []
+
+
 @pytest.mark.parametrize("states", [("installed", "downloading"), ("installed", "verified")])
 def test_device_that_fetches_it_again_in_its_soak_time_has_failed(site: Site, states: tuple[str, str]) -> None:
     campaign = site.start("a")

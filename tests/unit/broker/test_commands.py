@@ -91,7 +91,7 @@ def test_invalid_command_is_rejected_with_the_reason() -> None:
     gateway.command(device="stranger")
     gateway.arrive(b"\x00\x53\x75\xa0\x01x")
     said = [why for _, outcome, why in gateway.answers if outcome is Answer.REJECTED]
-    assert said[0] == "unknown device stranger: on this gateway, run: waypost user add stranger"
+    assert said[0] == "unknown device here: stranger; on this gateway, run: waypost user add stranger"
     assert said[1].startswith("a command needs a ttl")
     gateway.router.reconfigure(AddressTable([AddressRule("command/#", AddressType.TOPIC)]))
     gateway.command()

@@ -32,7 +32,7 @@ def news(*runs: Run) -> list[CommandNews]:
 def test_receipt_is_read() -> None:
     body = receipt_body("a1", Receipt.EXPIRED, "expired")
     assert news(run("plant/7", b"1"), run("command-receipt/pump7", body)) == [
-        CommandNews("a1", *WHERE, "pump7", 7, CommandState.EXPIRED, "expired")
+        CommandNews("a1", *WHERE, "pump7", 7, CommandState.EXPIRED, "expired", moves=0)
     ]
 
 
@@ -101,3 +101,9 @@ def test_long_response_is_cut() -> None:
 
 def test_other_messages_are_not_parsed() -> None:
     assert not has_news(batch(run("plant/7", b"1"), run("command/pump7", b"1"), run("commands", b"1")))
+
+
+def test_a_returned_command_is_named_as_it_was_sent() -> None:
+    body = receipt_body("a1~2", Receipt.REJECTED, "its device left", returned=True)
+    [found] = news(run("command-receipt/pump7", body))
+    assert (found.id, found.moves, found.returned, found.state) == ("a1", 2, True, CommandState.REJECTED)

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (33, "454e3d046fdad01f")
+TABLES_OF_VERSION = (34, "78198260f52649f6")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 

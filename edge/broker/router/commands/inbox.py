@@ -1,6 +1,7 @@
 """Incoming commands of a hub: each goes to its device's queue, once, and the hub gets the answer after the commit.
 
-An invalid command is rejected at once, and not stored. An online command is for a device that takes it now (`online`).
+An invalid command is rejected at once, and not stored. A repeated one is accepted again, whether or not its device is
+still known: so a refused command was never here. An online command is for a device that takes it now (`online`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bridge.command import ONLINE_COMMANDS, HubCommand, queued, read
+from bridge.command import ONLINE_COMMANDS, UNKNOWN_DEVICE, HubCommand, queued, read
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import COMMANDS
@@ -48,6 +49,7 @@ class CommandInbox:
         )
         self._router = router
         self._addresses = addresses
+        self._names = names
         self._knows = knows
         self._settle: Settle | None = None
         self._online_names = online_names or RecentNames()
@@ -77,6 +79,11 @@ class CommandInbox:
     @property
     def credit(self) -> int:
         return self.inbound.credit
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no command that has come is on its way to its queue."""
+        return self.inbound.is_empty and (self._online is None or self._online.is_empty)
 
     def receive(self, messages: Sequence[Incoming]) -> None:
         taken = [command for message in messages if (command := self._taken(message)) is not None]
@@ -126,8 +133,8 @@ class CommandInbox:
 
     def _fault(self, command: HubCommand) -> str | None:
         queue = self._addresses.queue(command.device)
-        if not self._knows(command.device):
-            return f"unknown device {command.device}: on this gateway, run: waypost user add {word(command.device)}"
+        if not self._knows(command.device) and not self._names.is_duplicate(digest(command.id.encode()), unique=True):
+            return f"{UNKNOWN_DEVICE}{command.device}; on this gateway, run: waypost user add {word(command.device)}"
         if self._router.addresses.type_of(queue) is not AddressType.QUEUE:
             return (
                 f"{queue} has to be a queue, but is a {self._router.addresses.type_of(queue).value} by an Address "

@@ -63,6 +63,11 @@ class OnlineCommands(Origin):
         """Start with a connection."""
         self._settle = settle
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no command waits for its commit."""
+        return not self._published
+
     def leave(self, left: Callable[[], None]) -> None:
         """Call `left` once all published commands are answered."""
         self._left = left

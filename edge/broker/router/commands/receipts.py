@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 KIND: Final = "receipt"
 """Kind of the store's small state with receipts to be published again, by number and device."""
+RETURNED: Final = "its device left the gateway before it got the command"
+UNACKNOWLEDGED: Final = "its device got the command, and left the gateway before it acknowledged it"
 _JSON: Final = encode_run(Properties(content_type="application/json"))
 
 
@@ -71,6 +73,16 @@ class CommandReceipts(Origin):
         device = self.addresses.device(address)
         self._cursors.move_with_each_commit(queue.cursor)
         return _Deliveries(lambda identifier: self._tell(device, identifier, Receipt.DELIVERED))
+
+    def report_returned(self, device: str, identifier: str) -> None:
+        """Report a command that the device has left behind; the caller takes it out of its queue in this commit."""
+        body = receipt_body(identifier, Receipt.REJECTED, RETURNED, returned=True)
+        self._publish(next(self._numbers), _receipt(device, body))
+
+    def report_unacknowledged(self, device: str, identifier: str) -> None:
+        """Report a command that the device got and did not acknowledge before it left; otherwise as `report_returned`:
+        to deliver it elsewhere might let the device act twice."""
+        self._tell(device, identifier, Receipt.REJECTED, UNACKNOWLEDGED)
 
     def _given_up(self, run: Run, reason: LossReason) -> None:
         """Publish receipts for a dropped run, which may have several commands, and some of them from this gateway's

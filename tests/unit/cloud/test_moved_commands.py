@@ -1,0 +1,129 @@
+"""Commands that follow their devices leave also when the change before was stored elsewhere, and without a notice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from cloud.hub.commands.dispatch import Dispatch
+from cloud.hub.commands.service import Draft, HubCommands
+from cloud.hub.registry.commands import CommandNews, CommandRecord, Commands, CommandState
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.devices import NewDeviceRow, RegisteredDevices, TenantLimits
+from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.schema import gateways, tenants
+from tests.support.loop_wait import until
+from tests.unit.cloud.command_line import StubLine
+
+
+def row(device: str, gateway: str) -> NewDeviceRow:
+    document = msgspec.json.encode({"ext": {"waypost": {"gateways": [gateway]}}}).decode()
+    return NewDeviceRow("acme", device, document, [], 1, "ann")
+
+
+def draft(device: str, gateway: str) -> Draft:
+    return Draft("acme", gateway, device, "go", b"", None, 60.0)
+
+
+class OtherHub:
+    """Another hub of the registry, with gateway hall; devices are registered there."""
+
+    def __init__(self, database: Database, commands: Commands) -> None:
+        self.commands = commands
+        self.devices = RegisteredDevices(database)
+        there = {"first_seen": 1, "last_seen": 1, "connected": False, "remote": "", "generation": 0, "landed": 0}
+        rows = [{"tenant": "acme", "name": name, **there} for name in ("hall", "roof")]
+        database.transaction(lambda tx: tx.execute(tenants.insert().values(name="acme", created_at=1)))
+        database.transaction(lambda tx: tx.execute(gateways.insert(), rows))
+
+    def send(self, device: str, now_us: int) -> CommandRecord:
+        self.devices.add(row(device, "hall"), TenantLimits("acme", lambda _row: 100))
+        return self.commands.add(draft(device, "hall").record(now_us), gateway_max=9, tenant_max=9)
+
+    def move(self, device: str) -> None:
+        self.devices.replace(row(device, "roof"), lambda _there: None)
+
+    def tell(self, command: CommandRecord, state: CommandState) -> None:
+        self.commands.keep([CommandNews(command.id, *command.key, command.device, 5, state, moves=0)])
+
+
+class _CountedHint(ChangeHint):
+    """Hint that counts the looks of the hub."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    async def wait(self, interval_s: float) -> None:
+        self.looks += 1
+        await super().wait(interval_s)
+
+    async def wait_for_looks(self, count: int) -> None:
+        """Wait until the hub has looked at the registry this often, from the begin to the end."""
+        wanted = self.looks + count + 1
+        await until(lambda: self.looks >= wanted, "the hub has looked at the registry")
+
+
+async def _tell(_news: CommandNews, _command: CommandRecord) -> None:
+    """Publish to no application."""
+
+
+def test_changes_of_another_hub_let_commands_leave(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "registry.db")
+
+    async def follow(other: OtherHub) -> None:
+        hint = _CountedHint()
+        hub = HubCommands(url, _tell, lambda _key: True, hint=hint, poll_interval_s=0.01)
+        await hub.open()
+        try:
+            line = StubLine({})
+            line.gateway = ("acme", "roof")
+            hub.dispatch.ready(line)  # type: ignore[arg-type]
+            first = other.send("cart", hub._now_us())
+            assert other.commands.take(("acme", "hall"), (), 9, hub._now_us())
+            other.tell(first, CommandState.QUEUED)
+            other.move("cart")
+            second = await hub.send(draft("cart", "roof"))
+            await hint.wait_for_looks(2)
+            assert line.sent == {}, "hall may deliver the first one"
+            other.tell(first, CommandState.DELIVERED)
+            await until(lambda: second.id in line.sent.values(), "the second one leaves")
+            third = other.send("fan", hub._now_us())
+            await hint.wait_for_looks(2)
+            other.move("fan")
+            await until(lambda: third.id in line.sent.values(), "the moved one leaves")
+        finally:
+            await hub.close()
+
+    with contextlib.closing(open_registry(url).database) as database, contextlib.closing(Commands(url)) as commands:
+        asyncio.run(follow(OtherHub(database, commands)))
+
+
+class _CountingStore:
+    """Store without commands that counts the looks."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def take(self, _key: object, _but: object, _limit: int, then: object) -> None:
+        self.looks += 1
+        assert callable(then)
+        then([])
+
+
+def test_a_gateway_without_credit_is_looked_at_later() -> None:
+    store, line = _CountingStore(), StubLine({}, credit=0)
+    dispatch = Dispatch(store, lambda: 0)  # type: ignore[arg-type]
+    dispatch.ready(line)  # type: ignore[arg-type]
+    dispatch.retry_pending()
+    assert store.looks == 0
+    line.credit = 1
+    dispatch.retry_pending()
+    assert store.looks == 1
+    dispatch.retry_pending()
+    assert store.looks == 1
