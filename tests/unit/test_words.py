@@ -37,7 +37,7 @@ INSTEAD = {
 }
 WORDS = re.compile(rf"\b({'|'.join(INSTEAD)})\b", re.IGNORECASE)
 SUSPECTS = re.compile(rf'"""\s*{OPENINGS.pattern}|{WORDS.pattern}', re.IGNORECASE)
-"""What a file has that may have something to find: parsing all 2 000 files takes seconds."""
+"""Text of a file that may have something to find: parsing all 2 000 files takes seconds."""
 NAMES = re.compile(r"(`+)[^`]+\1")
 """Code in a text: a name is not prose."""
 

@@ -13,15 +13,19 @@ from cloud.hub.registry.events import skip_numbers, utc_us
 from cloud.hub.registry.schema import commands
 
 
-def leave_known_numbers(tx: sa.Connection) -> None:
-    """Leave out the numbers that clients and gateways may know from the original."""
+def leave_known_numbers(tx: sa.Connection, *, is_move: bool = False) -> None:
+    """Leave out the numbers that clients and gateways may know from the original.
+
+    `is_move`: the original ended when it was copied, and has sent nothing since.
+    """
     skip_numbers(tx)
-    doubt_waiting(tx)
+    if not is_move:
+        doubt_waiting(tx, utc_us())
     restart_gateways(tx, utc_us())
 
 
-def doubt_waiting(tx: sa.Connection) -> None:
+def doubt_waiting(tx: sa.Connection, now_us: int) -> None:
     """Take commands that wait in a copy as sent: their gateways may have them from the original, and know their names.
-    Commands that do not follow their devices never go elsewhere."""
-    waiting = (commands.c.state == "waiting", commands.c.moves.is_not(None))
+    Commands that do not follow their devices never go elsewhere, and commands past their time expire."""
+    waiting = (commands.c.state == "waiting", commands.c.moves.is_not(None), commands.c.expires_at > now_us)
     tx.execute(commands.update().where(*waiting).values(state="sent"))

@@ -55,7 +55,7 @@ def _copy(tx: sa.Connection, where: str, new: Database) -> Mapping[str, int]:
     if tx.dialect.name == "postgresql":  # the new place may take long to count its rows, while this one is idle
         tx.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
     registry_id = require_present(tx, where)
-    counts = write_registry(new, registry_id, SCHEMA_VERSION, parts_of(tx))
+    counts = write_registry(new, registry_id, SCHEMA_VERSION, parts_of(tx), is_move=True)
     mark(tx, RegistryState.LEFT, new.where)
     tx.execute(writers.delete())
     return counts

@@ -83,13 +83,19 @@ def parts_of(tx: sa.Connection) -> Iterator[RegistryPart]:
 
 
 def write_registry(
-    database: Database, registry_id: str, schema: int, parts: Iterable[RegistryPart], *, replace: bool = False
+    database: Database,
+    registry_id: str,
+    schema: int,
+    parts: Iterable[RegistryPart],
+    *,
+    replace: bool = False,
+    is_move: bool = False,
 ) -> Mapping[str, int]:
     """Write a registry into an empty database; return the rows of each table, as counted there. It is marked as
     arriving: no hub uses it until `finish_arrival`.
 
-    `replace`: what is there is removed. What arrives again for the same id replaces its unfinished arrival. Raises
-    `RegistryError`.
+    `replace`: what is there is removed. `is_move`: the original ends with this copy. What arrives again for the same id
+    replaces its unfinished arrival. Raises `RegistryError`.
     """
     if schema > SCHEMA_VERSION:
         raise RegistryTooNew(
@@ -118,7 +124,7 @@ def write_registry(
         wrong = [name for name, count in counts.items() if count != sent[name]]
         if wrong:
             raise RegistryRefused(f"table {wrong[0]} has {counts[wrong[0]]} rows after {sent[wrong[0]]} were written")
-        leave_known_numbers(tx)
+        leave_known_numbers(tx, is_move=is_move)
         database.dialect.continue_numbers(tx, metadata.sorted_tables)
         return counts
 

@@ -17,6 +17,7 @@ from cloud.hub.registry import command_moves
 from cloud.hub.registry.command_moves import LEFT, RETRY_S, RETRY_S_MAX, sending_name, split_sending
 from cloud.hub.registry.commands import CommandNews, CommandRecord, Commands, CommandState
 from cloud.hub.registry.devices import NewDeviceRow, RegisteredDevices, TenantLimits
+from cloud.hub.registry.events import utc_us
 from cloud.hub.registry.known_numbers import leave_known_numbers
 from cloud.hub.registry.opening import open_registry
 from tests.contract.registry.conftest import Place
@@ -311,6 +312,7 @@ def test_a_late_refusal_of_a_former_sending_is_ignored(site: MovingSite, queued_
 
 def test_a_command_that_waits_in_an_older_copy_goes_to_its_gateway_first(site: MovingSite) -> None:
     """The original may have sent it: its gateway recognises the name, and no other one does."""
+    site.now_us = utc_us()
     site.add("hall")
     sent = site.send("a")
     with contextlib.closing(open_registry(site.place.url).database) as database:
@@ -318,6 +320,17 @@ def test_a_command_that_waits_in_an_older_copy_goes_to_its_gateway_first(site: M
     site.move("roof")
     assert site.place_of(sent) == ("sent", "hall", None)
     assert (site.take("roof"), site.take("hall")) == ([], ["a"])
+
+
+@pytest.mark.parametrize("is_move", [False, True])
+def test_a_command_that_waits_in_a_moved_registry_or_is_over_still_expires(site: MovingSite, is_move: bool) -> None:
+    """Nothing was sent after the copy that a move makes; what is over at a restore needs no gateway to end."""
+    site.now_us = utc_us() if is_move else SECOND
+    site.add("hall")
+    sent = site.send("a")
+    with contextlib.closing(open_registry(site.place.url).database) as database:
+        database.transaction(lambda tx: leave_known_numbers(tx, is_move=is_move))
+    assert site.place_of(sent) == ("waiting", "hall", None)
 
 
 def test_many_returned_commands_read_the_places_of_their_device_once(
