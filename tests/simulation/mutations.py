@@ -385,7 +385,7 @@ MUTATIONS = (
     Mutation(
         "does not keep QoS 2 identifiers",
         [(SessionStore, "save_incoming", _nothing_incoming)],
-        ("power_cut", "kill", "slow_medium"),
+        ("power_cut", "slow_medium"),
         12,
     ),
     Mutation(
