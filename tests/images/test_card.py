@@ -166,7 +166,7 @@ def _trim_its_data(there: Emulated, shell: Shell) -> None:
 
 
 def _started_by_timer(there: Emulated, shell: Shell, mount_point: str) -> str:
-    """Return the service's state after its timer has started it, or skipped it if that is no mount point.
+    """Return the service's state after its timer has started it, or skipped it if the path is not a mount point.
 
     The timer waits for a week then.
     """

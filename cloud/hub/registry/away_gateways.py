@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.registry.keys import key_rows
+from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.schema import gateways, writers
 
 
@@ -48,10 +48,8 @@ def read_away(tx: sa.Connection, hub: str, asked: Collection[Key], most: int) ->
 
 
 def _known(tx: sa.Connection, hub: str, keys: Collection[Key]) -> frozenset[Key]:
-    mine = key_rows(tx, keys)
-    same = (gateways.c.tenant == mine.c.tenant) & (gateways.c.name == mine.c.name)
-    query = sa.select(gateways.c.tenant, gateways.c.name).select_from(mine.join(gateways, same))
-    rows = tx.execute(query.where(_KNOWN, gateways.c.connected.is_(True) | _of_this_lake(hub)))
+    query = select_gateways(tx, keys).where(_KNOWN, gateways.c.connected.is_(True) | _of_this_lake(hub))
+    rows = tx.execute(query)
     return frozenset((row.tenant, row.name) for row in rows)
 
 

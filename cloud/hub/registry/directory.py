@@ -12,8 +12,8 @@ from cloud.hub.registry.danger_columns import danger_change, danger_row, seen_ch
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
 from cloud.hub.registry.gateway_admission import GatewayAdmission
+from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.generations import Generations, current_generations
-from cloud.hub.registry.keys import key_rows
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import certificates, gateways, tenants
 from cloud.hub.registry.writer import RegistryWriter
@@ -212,10 +212,7 @@ def waiting_gateways(
 def _stored(tx: sa.Connection, keys: Collection[Key]) -> dict[Key, StoredState]:
     if not keys:
         return {}
-    mine = key_rows(tx, keys)
-    same = (gateways.c.tenant == mine.c.tenant) & (gateways.c.name == mine.c.name)
-    columns = (gateways.c.tenant, gateways.c.name, gateways.c.landed, gateways.c.observed)
-    rows = tx.execute(sa.select(*columns).select_from(mine.join(gateways, same)))
+    rows = tx.execute(select_gateways(tx, keys, gateways.c.landed, gateways.c.observed))
     return {(row.tenant, row.name): StoredState(row.landed, row.observed) for row in rows}
 
 

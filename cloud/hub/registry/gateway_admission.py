@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Key, Presence
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.keys import key_rows
+from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.schema import gateways
 
 COUNT_FRESH_S: Final = 5.0
@@ -130,10 +130,8 @@ class GatewayAdmission:
 
 
 def _known(tx: sa.Connection, keys: Iterable[Key]) -> set[Key]:
-    mine = key_rows(tx, keys)
-    same = (gateways.c.tenant == mine.c.tenant) & (gateways.c.name == mine.c.name)
-    query = sa.select(gateways.c.tenant, gateways.c.name).select_from(mine.join(gateways, same))
-    return {(row.tenant, row.name) for row in tx.execute(query.where(gateways.c.forgotten_at.is_(None)))}
+    query = select_gateways(tx, keys).where(gateways.c.forgotten_at.is_(None))
+    return {(row.tenant, row.name) for row in tx.execute(query)}
 
 
 def _count(tx: sa.Connection, tenant: str, most: int) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.registry.keys import key_rows
+from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.schema import gateways
 from cloud.hub.registry.writer import RegistryWriter
 
@@ -51,10 +51,7 @@ class GatewayConnection(NamedTuple):
 
 def connections_of(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, GatewayConnection]:
     """Return the newest connection of each known gateway."""
-    mine = key_rows(tx, who)
-    named = mine.join(gateways, (gateways.c.tenant == mine.c.tenant) & (gateways.c.name == mine.c.name))
-    columns = (gateways.c.tenant, gateways.c.name, gateways.c.generation, gateways.c.writer)
-    rows = tx.execute(sa.select(*columns).select_from(named))
+    rows = tx.execute(select_gateways(tx, who, gateways.c.generation, gateways.c.writer))
     return {(row.tenant, row.name): GatewayConnection(row.generation, row.writer) for row in rows}
 
 

@@ -19,9 +19,10 @@ def leave_known_numbers(tx: sa.Connection, *, is_move: bool = False) -> None:
     `is_move`: the original ended when it was copied, and has sent nothing since.
     """
     skip_numbers(tx)
+    now_us = utc_us()
     if not is_move:
-        doubt_waiting(tx, utc_us())
-    restart_gateways(tx, utc_us())
+        doubt_waiting(tx, now_us)
+    restart_gateways(tx, now_us)
 
 
 def doubt_waiting(tx: sa.Connection, now_us: int) -> None:

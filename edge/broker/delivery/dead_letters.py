@@ -135,10 +135,7 @@ class DeadLetters(Origin):
         expires in doubt too: it must never be late."""
         self._clock.read()
         found = self._clock.is_expired(run, ttl)
-        if found is True or not run.flags & AMQP or len(run.bodies) != 1:
-            return bool(found)
-        process = process_of(run.bodies[0])
-        return process is not None and (found is None or (process != PROCESS and not run.flags & CLOCK_GOOD))
+        return found is True or ends_in_doubt(run, found)
 
     def has_outlived_ttl(self, run: Run, policy: AddressPolicy) -> bool:
         """Return True when a message that is not stored has outlived its time to live."""
@@ -223,6 +220,15 @@ class DeadLetters(Origin):
         for token in tokens:
             owner, position, reason, _ = self._under_way.pop(token)
             owner.retry_discard(position, position, reason)
+
+
+def ends_in_doubt(run: Run, expired: bool | None) -> bool:
+    """Return whether a run is an online command that may be older than its clock shows; it is alone in its run.
+    `expired`: what the clock says of it, None if it cannot decide."""
+    if not run.flags & AMQP or len(run.bodies) != 1:
+        return False
+    process = process_of(run.bodies[0])
+    return process is not None and (expired is None or (process != PROCESS and not run.flags & CLOCK_GOOD))
 
 
 def dead_letter_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:

@@ -12,7 +12,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.dead_lettering import DeadLettering
-from edge.broker.delivery.dead_letters import DeadLetters, LossReason
+from edge.broker.delivery.dead_letters import DeadLetters, LossReason, ends_in_doubt
 from edge.broker.delivery.sweep import ExpiryClock
 from edge.broker.limits import SWEEP_AGAIN_S, SWEEP_RANGES_MAX
 from edge.broker.message.time_to_live import ttl_ns
@@ -177,7 +177,7 @@ class Expiry:
             if ttl is None:
                 return None
             over = judge.is_expired(stored.run, ttl)
-            if not over and self._deadletters.expired(stored.run, ttl):
+            if not over and ends_in_doubt(stored.run, over):
                 over = True
             if over is False:
                 return stored.run.received_at + ttl

@@ -28,6 +28,6 @@ def sockets_of(pid: int) -> int:
     """Return the number of its sockets. Other files come and go, as databases are opened when they are needed."""
     found = 0
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
             found += str(descriptor.readlink()).startswith("socket:")
     return found

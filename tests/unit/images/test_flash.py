@@ -512,9 +512,9 @@ def write(self, at, content):
         os.kill(os.getpid(), signal.SIGINT)
         noticed.wait(60)
 
-def wait(begun, timeout):
+def wait(futures, timeout):
     waiting.set()
-    return real_wait(begun, timeout)
+    return real_wait(futures, timeout)
 
 def interrupt(number, frame):
     noticed.set()
