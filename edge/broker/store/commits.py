@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
 
@@ -22,6 +23,7 @@ from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
 from edge.broker.store.rings import MemoryRings
 from edge.broker.store.tables import StoreTables
+from edge.broker.store.ticket import Ticket
 from edge.output.logs import describe_error
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,9 @@ class GroupCommits:
     def gathered(self) -> int:
         return len(self._gatherer.open.runs)
 
+    def together(self) -> AbstractContextManager[Ticket]:
+        return self._gatherer.adding_together()
+
     def due_in(self) -> float | None:
         due_at_s = self._gatherer.open.due_at_s
         if due_at_s is None or self._gatherer.sealed is not None:
@@ -83,7 +88,7 @@ class GroupCommits:
         return max(0.0, due_at_s - self._clock())
 
     def flush(self) -> bool:
-        if self._gatherer.sealed is not None or self._closing:
+        if self._gatherer.sealed is not None or self._gatherer.together or self._closing:
             return False
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
@@ -203,7 +208,10 @@ class GroupCommits:
     # --- closing ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit the open group, and nothing after it. Blocks. Raises the exception of a listener."""
+        """Commit the open group, and nothing after it. Blocks. Raises the exception of a listener, and RuntimeError
+        inside a block of `together`."""
+        if self._gatherer.together:
+            raise RuntimeError("the store is closed between changes that belong together")
         self._closing = True  # further changes by listeners join the last group
         self._wait()
         group = self._gatherer.open

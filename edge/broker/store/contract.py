@@ -32,6 +32,7 @@ gets the parts that it needs; only the owner has the whole store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from bridge.message import Run, Stored
@@ -101,8 +102,8 @@ class MessageLogs(Protocol):
         log in memory has to reserve numbers first, the ticket is decided by that commit, and its `Committed` has the
         run.
 
-        Raises StoreError when the address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
-        store is closed.
+        Raises StoreError when the address or device is over 65 535 bytes of UTF-8 or not valid Unicode, when the
+        store is closed, or for a log in memory inside a block of `StoreCommits.together`.
         """
         ...
 
@@ -431,7 +432,18 @@ class StoreCommits(Protocol):
     """Called at the end of each commit, in order."""
 
     def flush(self) -> bool:
-        """Seal the open group and start its commit. Return False when a commit is running or nothing is due."""
+        """Seal the open group and start its commit. Return False when a commit is running, when nothing is due, or
+        inside a block of `together`."""
+        ...
+
+    def together(self) -> AbstractContextManager[Ticket]:
+        """Make the changes inside this block in one commit, or none of them; yield its ticket.
+
+        The open group is not sealed inside. If the block raises, its appended messages (`MessageLogs.append`), bound
+        acknowledgements (`Cursors.discard` with `if_kept`) and removals (`Retention.evict`, `thin`) leave the group
+        again. If the commit fails, all of them are discarded. A crash leaves all of them or none. Other changes stay
+        when the block raises, and join the next group when the commit fails. Raises RuntimeError in another block.
+        """
         ...
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 
 from bridge.message import Run
@@ -30,6 +31,8 @@ class Gatherer:
         """Moves of idle cursors that wait for a commit."""
         self.moving_with_each: set[int] = set()
         """Cursors that every commit writes."""
+        self.together = False
+        """True inside a block of `StoreCommits.together`: the open group must not be sealed."""
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -94,6 +97,22 @@ class Gatherer:
         elif self._delays.pop(log, None) is not None:
             self.open.urgent = True  # commit delayed messages now
 
+    @contextmanager
+    def adding_together(self) -> Iterator[Ticket]:
+        """See `contract.StoreCommits.together`."""
+        if self.together:
+            raise RuntimeError("changes are added together already")
+        group = self.open
+        mark = group.mark()
+        self.together = True
+        try:
+            yield group.ticket
+        except BaseException:
+            group.undo(mark)
+            raise
+        finally:
+            self.together = False
+
     # --- what waits -------------------------------------------------------------------------------------------
 
     def moves_delay_s(self, logs: Iterable[int]) -> float:
@@ -142,7 +161,10 @@ class Gatherer:
     # --- sealing ----------------------------------------------------------------------------------------------
 
     def seal(self, now: float, *, last: bool) -> CommitGroup:
-        """Seal the open group for its commit, and start the next one."""
+        """Seal the open group for its commit, and start the next one. Raises RuntimeError while changes are added
+        that belong together."""
+        if self.together:
+            raise RuntimeError("the open group is sealed between changes that belong together")
         group, self.open = self.open, CommitGroup()
         self.sealed = group
         group.monotonic_ns = int(now * 1e9)

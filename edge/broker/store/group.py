@@ -54,6 +54,18 @@ class SkippedRange(NamedTuple):
     if_kept: bool
 
 
+class GroupMark(NamedTuple):
+    """Contents of an open group at the start of a block of changes that belong together."""
+
+    runs: int
+    size: int
+    sizes: dict[int, int]
+    given_up: int
+    evicting: dict[int, int]
+    thinning: dict[int, int]
+    at_most: dict[int, int | None]
+
+
 class CommitOutcome(NamedTuple):
     """Result of a commit."""
 
@@ -144,3 +156,15 @@ class CommitGroup:
 
     # result
     outcome: CommitOutcome | None = None
+
+    def mark(self) -> GroupMark:
+        """Return the contents that `undo` restores."""
+        copies = dict(self.evicting), dict(self.thinning), dict(self.at_most)
+        return GroupMark(len(self.runs), self.size, dict(self.sizes), len(self.given_up), *copies)
+
+    def undo(self, mark: GroupMark) -> None:
+        """Remove the messages, bound acknowledgements and removals that joined the group since this mark."""
+        del self.runs[mark.runs :]
+        del self.given_up[mark.given_up :]
+        self.size, self.sizes = mark.size, mark.sizes
+        self.evicting, self.thinning, self.at_most = mark.evicting, mark.thinning, mark.at_most

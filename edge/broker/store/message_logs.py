@@ -88,6 +88,8 @@ class StoreLogs:
             check_text("device", run.device)
         size = sum(map(len, run.bodies))
         if self._rings and (ring := self._rings.get(log)) is not None and not ring.leaving:
+            if self._gatherer.together:
+                raise StoreError("a log in memory is in no commit")
             return self._memory.append(ring, run, size)
         return self._gatherer.append(log, run, size)
 
