@@ -12,8 +12,18 @@ CONNECT_TIMEOUT_S: Final = 8.0
 READ_BYTES: Final = 64 << 10
 """Bytes read from a peer, or taken from the forwarders for it, at once."""
 
-AMQP_TOKEN_LIFETIME_S: Final = 3600.0
-"""Default lifetime in seconds of a token for an AMQP peer, which bounds the use of a stolen token."""
+TOKEN_LIFETIME_S: Final = 3600.0
+"""Default lifetime in seconds of a token that we sign for a peer, which bounds the use of a stolen token."""
+
+TOKEN_LIFETIME_S_MIN: Final = 60
+"""Shortest lifetime in seconds of such a token: a clock error below a quarter of it does no harm."""
+
+TOKEN_LIFETIME_USED: Final = 0.75
+"""Share of a token's lifetime after which an MQTT connection is replaced by one with a new token."""
+
+TOKEN_RENEWAL_TIMEOUT_S: Final = 10.0
+"""Seconds that a connection waits for outstanding acknowledgements before it is replaced for a new token; less than a
+quarter of the shortest lifetime of a token, 60 s."""
 
 MQTT_PACKET_BYTES_MAX: Final = 16 * MIB + 64 * 1024 + 16
 """Largest packet of a remote MQTT broker: the largest message that a gateway stores, with its topic. A larger PUBLISH
@@ -32,6 +42,13 @@ round trip of 50 ms. AWS IoT Core accepts 100."""
 
 MQTT_KEEP_ALIVE_S: Final = 30.0
 """Default Keep Alive towards a remote MQTT broker (section 3.1.2.10), and limit of the broker's silence."""
+
+IOT_HUB_MESSAGE_BYTES_MAX: Final = 256 << 10
+"""Largest message to Azure IoT Hub: the body, the values of its system properties, and the names and values of its
+application properties. IoT Hub ends the connection of a device that sends a larger one."""
+
+IOT_HUB_KEEP_ALIVE_S_MAX: Final = 1_177.0
+"""Longest Keep Alive that Azure IoT Hub supports: it disconnects after 1.5 times as long, and after 1 767 s at most."""
 
 HTTP_BATCH_MESSAGES_MAX: Final = 500
 """Default limit of messages in one request; common collectors accept as many."""

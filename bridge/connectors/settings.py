@@ -8,13 +8,13 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from bridge.connectors.limits import (
-    AMQP_TOKEN_LIFETIME_S,
     HTTP_BATCH_AGE_S,
     HTTP_BATCH_BYTES_MAX,
     HTTP_BATCH_MESSAGES_MAX,
     KAFKA_MESSAGE_BYTES_MAX,
     MQTT_IN_FLIGHT_MAX,
     MQTT_KEEP_ALIVE_S,
+    TOKEN_LIFETIME_S,
 )
 from bridge.hidden import hides
 from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
@@ -51,14 +51,21 @@ class AmqpSettings(ResourcePart, frozen=True, kw_only=True):
     token: Live[TokenKind | None] = None
     """``sharedAccess``: the connector's credentials are the name and the key of a shared access policy of Azure Service
     Bus or Event Hubs, and sign tokens; the key is not sent. Without it the credentials are for SASL."""
-    token_lifetime_s: Live[Seconds] = msgspec.field(default=AMQP_TOKEN_LIFETIME_S, name="tokenLifetime")
+    token_lifetime_s: Live[Seconds] = msgspec.field(default=TOKEN_LIFETIME_S, name="tokenLifetime")
     """Lifetime of a token, which is renewed at three quarters of it."""
     partition_key: Live[PartitionKey | None] = None
     """Source of the key (``x-opt-partition-key``) by which Azure Service Bus and Event Hubs keep messages in order."""
 
 
+class MqttService(enum.Enum):
+    """Cloud service that has rules of its own for MQTT clients."""
+
+    AZURE_IOT_HUB = "azureIotHub"
+
+
+@hides("shared_access_key")
 class MqttSettings(ResourcePart, frozen=True, kw_only=True):
-    """Settings of an MQTT broker."""
+    """Settings of an MQTT broker, or of a cloud service that speaks MQTT."""
 
     keep_alive_s: Live[Seconds] = msgspec.field(default=MQTT_KEEP_ALIVE_S, name="keepAlive")
     """Keep Alive, in whole seconds; the connection ends when the broker is silent for as long."""
@@ -66,6 +73,21 @@ class MqttSettings(ResourcePart, frozen=True, kw_only=True):
         default=MQTT_IN_FLIGHT_MAX, name="maxInFlight"
     )
     """Most PUBLISH packets without a PUBACK."""
+    service: Live[MqttService | None] = None
+    """Cloud service with rules of its own. ``azureIotHub``: the gateway connects as one device or module of an IoT hub;
+    the settings below are for it."""
+    device: Live[str | None] = None
+    """Identifier of the device at the IoT hub."""
+    module: Live[str | None] = None
+    """Identifier of a module of the device; without it the gateway connects as the device."""
+    shared_access_key: Live[str | None] = msgspec.field(default=None, name="sharedAccessKey")
+    """Key of the device or module, as the portal shows it. It signs tokens, and is not sent. Without it the device
+    authenticates with the certificate in `tls`."""
+    token_lifetime_s: Live[Seconds] = msgspec.field(default=TOKEN_LIFETIME_S, name="tokenLifetime")
+    """Lifetime of a token; at three quarters of it a connection with a new token replaces the old one."""
+    hub_host: Live[str | None] = msgspec.field(default=None, name="hubHost")
+    """Host name of the IoT hub where the endpoint is a gateway in front of it, such as IoT Edge; without it the host of
+    the first endpoint."""
 
 
 class Format(enum.Enum):

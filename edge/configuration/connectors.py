@@ -8,6 +8,7 @@ from typing import Final
 
 from bridge.connectors.http.signing import secret_of
 from bridge.connectors.kafka.record import topic_of
+from bridge.connectors.limits import TOKEN_LIFETIME_S_MIN
 from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
@@ -17,10 +18,15 @@ from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 KEEP_ALIVE_S: Final = (1, 65_535)
 """Range of Keep Alive in CONNECT, in seconds (MQTT 3.1.1 section 3.1.2.10)."""
-TOKEN_LIFETIME_S_MIN: Final = 60
-"""Shortest lifetime of a token: a clock error below a quarter of it does no harm."""
 RECORD_BYTES_MIN: Final = 1_024
 """Smallest limit of a record: headers with a message's name take some hundred bytes."""
+SERVICE_FIELDS: Final = {
+    "device": "device",
+    "module": "module",
+    "shared_access_key": "sharedAccessKey",
+    "hub_host": "hubHost",
+}
+"""Settings of a connector to a cloud service, by attribute."""
 FRAMED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
 """Types that support WebSocket and proxies."""
 UNBOUND: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
@@ -59,6 +65,10 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
         yield from _amqp(resource, (*path, "amqp"), connector, connector.amqp)
     if connector.mqtt is not None:
         yield from _mqtt(resource, (*path, "mqtt"), connector.mqtt)
+        if connector.mqtt.service is not None:
+            from edge.configuration.cloud_services import service_faults  # noqa: PLC0415 - few gateways have one
+
+            yield from service_faults(resource, path, connector, connector.mqtt)
     if connector.http is not None:
         yield from _http(resource, (*path, "http"), connector.http)
     if connector.kafka is not None:
@@ -66,7 +76,7 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
 
 
 def connector_directions(resources: Sequence[Resource]) -> Errors:
-    """Yield the errors of incoming forwarders over HTTP and Kafka."""
+    """Yield the errors of incoming forwarders over HTTP and Kafka, and of those to and from cloud services."""
     spaces = [space for _, space in of_kind(resources, AddressSpaceSpec)]
     types = {connector.name: connector.type for space in spaces for connector in space.connectors}
     topics: set[tuple[str, str]] = set()
@@ -80,6 +90,16 @@ def connector_directions(resources: Sequence[Resource]) -> Errors:
                 yield error_at(resource, (*path, "direction"), HTTP_IN)
             if types.get(connector) is ConnectorType.KAFKA:
                 yield from _topic(resource, (*path, "remoteAddress"), connector, remote or spec.address, topics)
+    yield from _at_services(resources)
+
+
+def _at_services(resources: Sequence[Resource]) -> Errors:
+    spaces = [space for _, space in of_kind(resources, AddressSpaceSpec)]
+    parts = [connector.mqtt for space in spaces for connector in space.connectors]
+    if any(part is not None and part.service is not None for part in parts):
+        from edge.configuration.cloud_services import service_addresses  # noqa: PLC0415 - few gateways have one
+
+        yield from service_addresses(resources)
 
 
 def _topic(resource: Resource, path: Path, connector: str, remote: str, topics: set[tuple[str, str]]) -> Errors:
@@ -110,6 +130,11 @@ def _mqtt(resource: Resource, path: Path, part: MqttSettings) -> Errors:
     low, high = KEEP_ALIVE_S
     if not low <= part.keep_alive_s <= high:
         yield error_at(resource, (*path, "keepAlive"), f"must be {low} to {high} seconds")
+    if part.token_lifetime_s < TOKEN_LIFETIME_S_MIN:
+        yield error_at(resource, (*path, "tokenLifetime"), f"must be {TOKEN_LIFETIME_S_MIN} seconds at least")
+    for attribute, field in SERVICE_FIELDS.items():
+        if part.service is None and getattr(part, attribute) is not None:
+            yield error_at(resource, (*path, field), "is of a cloud service: add service: azureIotHub, or remove it")
 
 
 def _http(resource: Resource, path: Path, part: HttpSettings) -> Errors:

@@ -22,6 +22,7 @@ from bridge.connectors.limits import (
     MQTT_PACKET_BYTES_MAX,
     MQTT_PACKET_COST_BYTES,
     READ_BYTES,
+    TOKEN_RENEWAL_TIMEOUT_S,
 )
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
@@ -44,6 +45,7 @@ _NOT_THIS_VERSION: Final = frozenset((1, 0x84))
 """CONNACK codes of an unsupported version, in MQTT 3.1.1 and MQTT 5."""
 _NOT_NOW: Final = frozenset((0x80, 0x97))
 """PUBACK codes for a message that the broker may take later: unspecified error, quota exceeded."""
+_NOT_SETTLED: Final = "the token expires before all messages are acknowledged; they are sent again"
 PINGS_UNHEARD_MAX: Final = 3
 """Pings within a keep-alive: after this many without a packet of the broker, the connection counts as lost."""
 _OLDER_REASON: Final = {0x85: 2, 0x86: 4, 0x87: 5, 0x88: 3, 0x89: 3, 0x8A: 5, 0x8C: 4}
@@ -84,11 +86,16 @@ class MqttClient:
         tls: Callable[[], ssl.SSLContext] | None = None,
         interface: str | None = None,
         dialects: Sequence[MqttDialect] = DIALECTS,
+        sign: Callable[[ClientIdentity], ClientIdentity] | None = None,
+        renew_after_s: float | None = None,
     ) -> None:
         """`matches`: of a filter and a topic name; `now_ns` is UTC. `tls` creates the context for one connection, and
         may raise OSError. `interface`: the network interface to use. `dialects` are tried in order at each attempt.
+        `sign` returns the identity with the password for one connection, which is replaced after `renew_after_s`.
         """
         self._dialects = dialects
+        self._sign = sign
+        self._renew_after_s = renew_after_s
         self._subscribed = _Subscribed()
         self._identity = identity
         self._interface = interface
@@ -98,7 +105,13 @@ class MqttClient:
         self._publishes = InFlightPublishes(translate, settings.in_flight_max, now_ns)
 
     async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
-        """Run one connection, from its first packet to its end."""
+        """Run one connection, from its first packet to its end, or several where a password has to be renewed."""
+        await self._connect(endpoint, traffic)
+        while self._renew_after_s is not None:  # it returned without an error
+            await self._connect(endpoint, traffic)
+
+    async def _connect(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+        """Run one connection, in the best version that the broker supports."""
         for dialect in self._dialects[:-1]:
             try:
                 await self._speak(dialect, endpoint, traffic)
@@ -113,7 +126,7 @@ class MqttClient:
             opened = await socket_to(endpoint.host, endpoint.port, self._interface)
             reader, writer = await streams_over(opened, context, endpoint.host)
         connection = _Connection(
-            self._identity,
+            self._identity if self._sign is None else self._sign(self._identity),
             self._settings,
             self._publishes,
             self._matches,
@@ -122,6 +135,7 @@ class MqttClient:
             writer,
             dialect,
             self._subscribed,
+            self._renew_after_s,
         )
         try:
             await connection.serve()
@@ -177,8 +191,10 @@ class _Connection:
         writer: asyncio.StreamWriter,
         dialect: MqttDialect,
         subscribed: _Subscribed,
+        renew_after_s: float | None,
     ) -> None:
         self._dialect, self._subscribed = dialect, subscribed
+        self._renew_after_s = renew_after_s
         self._terms = packets.ConnackTerms()
         self._repeats = False
         """We have subscribed, so the broker may send retained messages again."""
@@ -202,12 +218,15 @@ class _Connection:
         self._inboxes: Sequence[ForwarderInbox] = traffic.inboxes
 
     async def serve(self) -> None:
-        """Run until the peer or the connection fails. Raises ConnectorError or OSError."""
+        """Run until the password has to be renewed. Raises ConnectorError or OSError when the peer or the connection
+        fails."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             early = await self._open()
         self._publishes.connected(self._traffic.settle, self._dialect, self._terms)
         self._traffic.up(self._dialect.peer)
-        await first_to_end(self._receive(early), self._send(), self._keep_alive(), self._fail())
+        await first_to_end(self._receive(early), self._send_in_time(), self._keep_alive(), self._fail())
+        if self._outstanding:  # a message arrived in the meantime; its answer must not reach the next connection
+            raise ConnectorError(_NOT_SETTLED)
 
     # --- opening ----------------------------------------------------------------------------------------------
 
@@ -229,7 +248,8 @@ class _Connection:
         """Raise ConnectorError when the broker refuses the connection."""
         code = answer.code
         if code:
-            reason = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.reason or f"reason {code}"
+            usual = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.reason or f"reason {code}"
+            reason = self._dialect.refusals.get(code, usual)
             kind = _NotUnderstoodError if code in _NOT_THIS_VERSION else ConnectorError
             raise kind(f"the broker refuses the connection: {reason}")
         if self._dialect.names and answer.terms is None:
@@ -259,6 +279,30 @@ class _Connection:
         return found
 
     # --- both ways --------------------------------------------------------------------------------------------
+
+    async def _send_in_time(self) -> None:
+        """Send until the password has to be renewed, then wait for the outstanding acknowledgements of both sides.
+
+        So the next connection continues without a repeated message. Raises ConnectorError when they do not come.
+        """
+        try:
+            async with asyncio.timeout(self._renew_after_s) as limit:
+                await self._send()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # of the operating system: the connection is lost
+        try:
+            async with asyncio.timeout(TOKEN_RENEWAL_TIMEOUT_S) as limit:
+                while self._outstanding:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise ConnectorError(_NOT_SETTLED) from None
+
+    @property
+    def _outstanding(self) -> int:
+        """Messages without an acknowledgement, in both directions."""
+        return self._publishes.sent + len(self._pending_answers)
 
     async def _send(self) -> None:
         """Send the forwarders' messages, within the limit of unacknowledged ones."""
@@ -341,6 +385,7 @@ class _Connection:
     def write_answers(self) -> None:
         """Acknowledge messages that are on disk."""
         answered, self._answered = self._answered, []
+        self._room.set()
         if not self._writer.transport.is_closing():
             self._writer.write(self._pending_answers.committed(answered))
 

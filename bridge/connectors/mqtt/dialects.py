@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from bridge.connectors.messages import ConnectorMessage
@@ -21,6 +21,8 @@ class MqttDialect(Protocol):
     """Description of the broker for people, with the features that this version lacks."""
     names: bool
     """Messages carry their names, and subscriptions their options: MQTT 5."""
+    refusals: Mapping[int, str]
+    """Reasons of CONNACK codes where the broker gives them a meaning of its own."""
 
     def connect(self, identity: ClientIdentity, *, clean: bool, keep_alive_s: int) -> bytes:
         """Encode CONNECT."""
@@ -46,6 +48,7 @@ class Mqtt5:
 
     peer = "an MQTT 5 broker"
     names = True
+    refusals: Mapping[int, str] = {}
 
     def connect(self, identity: ClientIdentity, *, clean: bool, keep_alive_s: int) -> bytes:
         return packets5.connect(
@@ -100,6 +103,7 @@ class Mqtt311:
     retained messages, and do not send our own messages back."""
 
     names = False
+    refusals: Mapping[int, str] = {}
 
     def __init__(self, *, bridge: bool) -> None:
         lost = "messages carry no names, so duplicates after a reconnect are not detected"

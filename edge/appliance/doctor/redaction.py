@@ -21,7 +21,8 @@ SECRET_CHARACTERS_MIN: Final = 3
 
 SECRET_NAME: Final = re.compile(
     r"pass(word|wd|phrase|code)?(_?hash)?$|secret|token|private|credential|api_?key|client_?key$|authorization|cookie|"
-    r"argon2|salt|stored_?key|server_?key|assertion|sas(key)?$|connection_?string",
+    r"argon2|salt|stored_?key|server_?key|assertion|sas(key)?$|connection_?string|"
+    r"shared_?access_?key",
     re.IGNORECASE,
 )
 """Names of keys with values that are not shown. Paths of key files are shown."""
@@ -53,6 +54,7 @@ def known_secrets(configuration: BrokerConfiguration, documents: Iterable[Mappin
     found = {user.password for user in configuration.users if user.password}
     found |= {c.credentials.password for c in configuration.connectors if c.credentials is not None}
     found |= {secret for c in configuration.connectors if c.http is not None and (secret := c.http.signing_secret)}
+    found |= {key for c in configuration.connectors if c.mqtt is not None and (key := c.mqtt.shared_access_key)}
     for document in documents:
         found |= set(_secret_values(document))
     return {secret for secret in found if secret}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from bridge.client_attempt import ClientAttempt, ConnectorClient, ConnectorError, ConnectorTraffic
-from bridge.connectors.settings import ClientIdentity, HttpSettings, KafkaSettings, MqttSettings
+from bridge.connectors.settings import ClientIdentity, HttpSettings, KafkaSettings, MqttService, MqttSettings
 from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from edge.broker.configuration import ConnectorType
 from edge.broker.message.translation import mqtt_runs
@@ -65,8 +65,19 @@ _Tls = Callable[[], ssl.SSLContext] | None
 def _mqtt(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> ConnectorClient:
     made: Any = importlib.import_module("bridge.connectors.mqtt.client")
     settings, interface = parts.connector.mqtt or MqttSettings(), parts.connector.interface
+    service: dict[str, Any] = {}
+    if settings.service is MqttService.AZURE_IOT_HUB:
+        hub: Any = importlib.import_module("bridge.connectors.mqtt.iot_hub")
+        identity, service = hub.service_of(settings, parts.connector.hosts[0].host, parts.now_ns)
     client: ConnectorClient = made.MqttClient(
-        identity, settings, translate=mqtt_runs, matches=matches, now_ns=parts.now_ns, tls=tls, interface=interface
+        identity,
+        settings,
+        translate=mqtt_runs,
+        matches=matches,
+        now_ns=parts.now_ns,
+        tls=tls,
+        interface=interface,
+        **service,
     )
     return client
 

@@ -89,6 +89,7 @@ SETTINGS: Final = (
     ("amqp", "partitionKey", "address"),
     ("mqtt", "keepAlive", "77s"),
     ("mqtt", "maxInFlight", 9),
+    ("mqtt", "tokenLifetime", "777s"),
     ("http", "path", "/other"),
     ("http", "format", "ndjson"),
     ("http", "signingSecret", "whsec_" + base64.b64encode(bytes(32)).decode()),
@@ -107,6 +108,16 @@ def of_peer(kind: str, setting: str, value: object) -> Edit:
     """Return an edit of one setting of the connector of this type, or of all."""
     place = PEERS.index(kind) + 1 if kind in PEERS else 0
     return {("AddressSpace/default", f"connectors.{place}.{kind}{setting}"): value}
+
+
+IOT_HUB: Final = {"service": "azureIotHub", "device": "gw1", "sharedAccessKey": "a2V5"}
+
+
+def of_iot_hub(setting: str, value: object) -> Edit:
+    """Return an edit that makes the MQTT connector one to an IoT hub, with this setting."""
+    place = f"connectors.{PEERS.index('mqtt') + 1}"
+    settings = {f"{place}.mqtt.{name}": each for name, each in {**IOT_HUB, setting: value}.items()}
+    return {("AddressSpace/default", path): each for path, each in {f"{place}.tls": {}, **settings}.items()}
 
 
 def whole(pki: Path) -> Documents:
@@ -250,6 +261,10 @@ OTHER: Final[dict[str, Edit]] = {
     **{
         f"AddressSpace connectors.{kind}.{setting}": of_peer(kind, f".{setting}", value)
         for kind, setting, value in SETTINGS
+    },
+    **{
+        f"AddressSpace connectors.mqtt.{setting}": of_iot_hub(setting, value)
+        for setting, value in (*IOT_HUB.items(), ("module", "m1"), ("hubHost", "hub.example"))
     },
     "AddressSpace connectors.pace": {("AddressSpace/default", "connectors.0.pace"): None},
     "AddressSpace connectors.pace.quietHours": {

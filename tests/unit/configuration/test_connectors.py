@@ -10,6 +10,7 @@ from bridge.connectors.settings import (
     HttpSettings,
     KafkaSettings,
     Mechanism,
+    MqttService,
     MqttSettings,
     PartitionKey,
     TokenKind,
@@ -73,6 +74,24 @@ def test_mqtt_connector_is_configured() -> None:
     assert made("type: mqtt, tls: {}").endpoints == (ListenEndpoint("h", 8883),)
 
 
+IOT_HUB = "service: azureIotHub, device: gw1, sharedAccessKey: a2V5"
+
+
+def test_iot_hub_connector_is_configured() -> None:
+    found = made(f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}, module: m1, tokenLifetime: 10m, hubHost: hub.example}}")
+    assert found.endpoints == (ListenEndpoint("h", 8883),)
+    assert found.mqtt == MqttSettings(
+        service=MqttService.AZURE_IOT_HUB,
+        device="gw1",
+        module="m1",
+        shared_access_key="a2V5",
+        token_lifetime_s=600.0,
+        hub_host="hub.example",
+    )
+    assert "a2V5" not in repr(found)
+    assert made("type: mqtt, tls: {clientCert: c, clientKey: k}, mqtt: {service: azureIotHub, device: gw1}").mqtt
+
+
 def test_http_connector_is_configured() -> None:
     rest = f"path: '/in?a=1', format: cloudevents, signingSecret: {SECRET}, maxMessages: 10, maxBytes: 1Ki, maxAge: 1s"
     found = made(f"type: http, tls: {{}}, http: {{{rest}}}")
@@ -105,6 +124,19 @@ def test_kafka_connector_is_configured() -> None:
         ("type: amqp, kafka: {}", "kafka: is of connectors of type kafka; this one is of type amqp"),
         ("type: mqtt, mqtt: {keepAlive: 0s}", "must be 1 to 65535 seconds"),
         ("type: mqtt, mqtt: {maxInFlight: 0}", "maxInFlight"),
+        ("type: mqtt, mqtt: {tokenLifetime: 59s}", "must be 60 seconds at least"),
+        ("type: mqtt, mqtt: {device: gw1}", "device: is of a cloud service: add service: azureIotHub"),
+        ("type: mqtt, tls: {}, mqtt: {service: azureIotHub, sharedAccessKey: a2V5}", "needs device"),
+        ("type: mqtt, tls: {}, mqtt: {service: azureIotHub, device: gw1}", "needs sharedAccessKey"),
+        (f"type: mqtt, mqtt: {{{IOT_HUB}}}", "tls: {} is enough"),
+        (f"type: mqtt, tls: {{}}, container: x, mqtt: {{{IOT_HUB}}}", "container: is not for an IoT hub"),
+        (
+            f"type: mqtt, tls: {{}}, credentials: {{username: u, password: p}}, mqtt: {{{IOT_HUB}}}",
+            "credentials: are not",
+        ),
+        (f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}, module: a/b}}", '"a/b" is not an identifier'),
+        (f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}, keepAlive: 1178s}}", "must be 1177 seconds at most"),
+        ("type: mqtt, tls: {}, mqtt: {service: azureIotHub, device: d, sharedAccessKey: x}", "copy the primary key"),
         ("type: http, http: {path: in}", '"in" is no path'),
         ('type: http, http: {path: "/a b"}', "has no spaces"),
         ('type: http, http: {path: "/a\\r\\nX: y"}', "is no path"),
@@ -127,6 +159,27 @@ def taking(kind: str, *remotes: str) -> str:
         f"{{name: f{i}, remoteAddress: '{remote}', direction: in}}" for i, remote in enumerate(remotes)
     )
     return connector(f"type: {kind}") + address(f"address: x, type: queue, forwarders: [{forwarders}]")
+
+
+@pytest.mark.parametrize(
+    ("here", "forwarder", "said"),
+    [
+        ("plant/#", "remoteAddress: c/devices/gw1/messages/events", ""),
+        ("plant/#", "remoteAddress: c/devices/gw1/messages/events/", ""),
+        ("commands", 'direction: in, remoteAddress: "c/devices/gw1/messages/devicebound/#"', ""),
+        ("plant/#", "remoteAddress: c", 'write "c/devices/gw1/messages/events"'),
+        ("plant/#", "remoteAddress: c/devices/gw2/messages/events", 'write "c/devices/gw1/messages/events"'),
+        ("commands", "direction: in, remoteAddress: c/x", 'write "c/devices/gw1/messages/devicebound/#"'),
+        ("plant/#", 'direction: in, remoteAddress: "c/devices/gw1/messages/devicebound/#"', "without wildcards"),
+    ],
+)
+def test_iot_hub_has_fixed_topics(here: str, forwarder: str, said: str) -> None:
+    text = connector(f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}}}") + address(
+        f'address: "{here}", type: topic, forwarders: [{{name: f, {forwarder}}}]'
+    )
+    errors = [str(error) for error in errors_of(text)]
+    assert len(errors) == bool(said)
+    assert all(said in error for error in errors)
 
 
 def test_incoming_forwarders_over_http_are_refused() -> None:

@@ -20,6 +20,7 @@ from tests.support.certificates import Authority, Issued
 from tests.support.stores import make
 
 USER, CONNECTOR, TOKEN, OTHER = "Sesame-of-the-user", 'Con"nector&pass/word', "Tok3nOfSomebody", "HidingInALog77"
+DEVICE_KEY = "a2V5IG9mIGEgZGV2aWNl"
 BODY = b'{"n": 60}'
 
 
@@ -44,6 +45,11 @@ spec:
     endpointHosts: [{{host: cloud.example, port: 5671}}]
     tls: {{}}
     credentials: {{username: north, password: {json.dumps(CONNECTOR)}}}
+  - name: iothub
+    type: mqtt
+    endpointHosts: [{{host: hub.example}}]
+    tls: {{}}
+    mqtt: {{service: azureIotHub, device: d1, sharedAccessKey: {DEVICE_KEY}}}
 ---
 apiVersion: user.enmasse.io/v1beta1
 kind: MessagingUser
@@ -77,6 +83,7 @@ def around(tmp_path: Path) -> CheckContext:
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJlc2ln",
         "Endpoint=sb://x/;SharedAccessKeyName=k;SharedAccessKey=QUJDREVGR0hJSg==;EntityPath=e",
         key,
+        f"the key {DEVICE_KEY} in words",
         "a line that helps: queue/jobs is full",
     ]
     (data / "gateway.log").write_text("\n".join(lines) + "\n")
@@ -103,7 +110,7 @@ def test_archive_contains_no_secret(around: CheckContext, tmp_path: Path) -> Non
     assert tls is not None
     key_lines = [line for line in Path(tls.key).read_text().splitlines() if not line.startswith("-----")]
     secrets = [USER, CONNECTOR, TOKEN, OTHER, quote(CONNECTOR, safe=""), json.dumps(CONNECTOR)[1:-1], *key_lines,
-               "aGFzaGhhc2g", "c2lnbmF0dXJlc2ln", "QUJDREVGR0hJSg==", "PRIVATE KEY"]  # fmt: skip
+               "aGFzaGhhc2g", "c2lnbmF0dXJlc2ln", "QUJDREVGR0hJSg==", "PRIVATE KEY", DEVICE_KEY]  # fmt: skip
     secrets += [base64.b64encode(secret.encode()).decode().rstrip("=") for secret in (USER, CONNECTOR)]
     for secret in secrets:
         for name, content in files.items():
