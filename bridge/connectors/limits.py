@@ -50,6 +50,48 @@ application properties. IoT Hub ends the connection of a device that sends a lar
 IOT_HUB_KEEP_ALIVE_S_MAX: Final = 1_177.0
 """Longest Keep Alive that Azure IoT Hub supports: it disconnects after 1.5 times as long, and after 1 767 s at most."""
 
+AWS_IN_FLIGHT_MAX: Final = 100
+"""PUBLISH packets without a PUBACK that AWS IoT Core accepts from one client."""
+
+AWS_PAYLOAD_BYTES_MAX: Final = 128 << 10
+"""Largest payload of a message to AWS IoT Core."""
+
+AWS_TOPIC_BYTES_MAX: Final = 256
+"""Longest topic of AWS IoT Core, in UTF-8 and without the prefix of Basic Ingest."""
+
+AWS_TOPIC_SLASHES_MAX: Final = 7
+"""Most slashes in a topic of AWS IoT Core, without the prefix of Basic Ingest."""
+
+AWS_CLIENT_ID_BYTES_MAX: Final = 128
+"""Longest client identifier of AWS IoT Core."""
+
+AWS_USER_PROPERTIES_BYTES_MAX: Final = 8 << 10
+"""Most bytes of names and values of the user properties of a message to AWS IoT Core."""
+
+AWS_SUBSCRIPTIONS_MAX: Final = 8
+"""Most topic filters in one SUBSCRIBE that AWS IoT Core accepts."""
+
+AWS_KEEP_ALIVE_S_MAX: Final = 1_200.0
+"""Longest Keep Alive of AWS IoT Core, which uses it for longer ones too."""
+
+AWS_PUBLISHES_PER_S: Final = 100.0
+"""Messages a second that AWS IoT Core takes over one connection; it discards others without a PUBACK."""
+
+AWS_PUBLISHES_AT_ONCE: Final = 10
+"""Messages that leave without a pause: a tenth of a second's quota, so no second has many more."""
+
+AWS_PUBLISH_BYTES_PER_S: Final = 512.0 * 1024
+"""Bytes a second that AWS IoT Core takes over one connection."""
+
+AWS_PUBACK_TIMEOUT_S: Final = 30.0
+"""Seconds after which a message without a PUBACK counts as discarded by AWS IoT Core, and is sent again."""
+
+AWS_SIGNATURE_LIFETIME_S: Final = 300
+"""Lifetime in seconds of a signature for a WebSocket: enough for a slow handshake and a clock that is minutes wrong."""
+
+AWS_WEBSOCKET_LIFETIME_S: Final = 23.0 * 3600
+"""Age in seconds at which a WebSocket is replaced; AWS IoT Core ends it after 24 hours."""
+
 HTTP_BATCH_MESSAGES_MAX: Final = 500
 """Default limit of messages in one request; common collectors accept as many."""
 

@@ -61,6 +61,7 @@ class MqttService(enum.Enum):
     """Cloud service that has rules of its own for MQTT clients."""
 
     AZURE_IOT_HUB = "azureIotHub"
+    AWS_IOT_CORE = "awsIotCore"
 
 
 @hides("shared_access_key")
@@ -74,8 +75,8 @@ class MqttSettings(ResourcePart, frozen=True, kw_only=True):
     )
     """Most PUBLISH packets without a PUBACK."""
     service: Live[MqttService | None] = None
-    """Cloud service with rules of its own. ``azureIotHub``: the gateway connects as one device or module of an IoT hub;
-    the settings below are for it."""
+    """Cloud service with rules of its own. ``azureIotHub``: the gateway connects as one device or module of an IoT hub.
+    ``awsIotCore``: with a client certificate, or over a WebSocket with an access key as `credentials`."""
     device: Live[str | None] = None
     """Identifier of the device at the IoT hub."""
     module: Live[str | None] = None
@@ -88,6 +89,8 @@ class MqttSettings(ResourcePart, frozen=True, kw_only=True):
     hub_host: Live[str | None] = msgspec.field(default=None, name="hubHost")
     """Host name of the IoT hub where the endpoint is a gateway in front of it, such as IoT Edge; without it the host of
     the first endpoint."""
+    region: Live[str | None] = None
+    """Region for signatures of AWS; without it the one in the host name of the first endpoint."""
 
 
 class Format(enum.Enum):

@@ -213,8 +213,8 @@ class EndpointHost(ResourcePart, frozen=True, kw_only=True):
     port: Live[Port | None] = None
     """TCP port; by default 5672, with TLS 5671, over WebSocket 80 and 443."""
     websocket: Live[UrlPath | None] = None
-    """Path of a URL for AMQP over WebSocket: `/`. To firewalls it looks like HTTPS, which is all that some networks let
-    out."""
+    """Path of a URL for AMQP or MQTT over WebSocket: `/`. To firewalls it looks like HTTPS, which is all that some
+    networks let out."""
 
 
 class Connector(ResourcePart, frozen=True, kw_only=True):

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from bridge.connectors.limits import IOT_HUB_KEEP_ALIVE_S_MAX
-from bridge.connectors.mqtt.iot_hub_names import identifier_fault, names_of
+from bridge.connectors.limits import (
+    AWS_CLIENT_ID_BYTES_MAX,
+    AWS_KEEP_ALIVE_S_MAX,
+    AWS_SUBSCRIPTIONS_MAX,
+    IOT_HUB_KEEP_ALIVE_S_MAX,
+)
+from bridge.connectors.mqtt.aws_names import region_of, topic_fault
+from bridge.connectors.mqtt.iot_hub_names import IotHubNames, identifier_fault, names_of
 from bridge.connectors.settings import MqttService, MqttSettings
+from bridge.forwarders.mapping import is_template
 from bridge.forwarders.shared_access import device_key
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
@@ -15,45 +23,67 @@ from edge.broker.model.topics import is_filter
 from edge.configuration.loops import remote_of
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
+AWS_WEBSOCKET_PATH: Final = "/mqtt"
+"""Path of MQTT over WebSocket at AWS IoT Core."""
+
 
 def service_faults(resource: Resource, path: Path, connector: Connector, part: MqttSettings) -> Errors:
     """Yield the errors of a connector to a cloud service; `path` is that of the connector."""
     if part.service is MqttService.AZURE_IOT_HUB:
         yield from _iot_hub(resource, path, connector, part)
+    else:
+        yield from _aws(resource, path, connector, part)
 
 
 def service_addresses(resources: Sequence[Resource]) -> Errors:
-    """Yield the errors of forwarders to and from topics that an IoT hub does not have."""
+    """Yield the errors of forwarders to and from topics that a cloud service does not have."""
     connectors = {
-        connector.name: connector
+        connector.name: (connector, connector.mqtt)
         for _, space in of_kind(resources, AddressSpaceSpec)
         for connector in space.connectors
-        if connector.type is ConnectorType.MQTT
-        and connector.mqtt is not None
-        and connector.mqtt.service is MqttService.AZURE_IOT_HUB
-        and connector.mqtt.device is not None
+        if connector.type is ConnectorType.MQTT and connector.mqtt is not None and connector.mqtt.service is not None
     }
+    incoming: dict[str, int] = {}
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
             name, remote = remote_of(forwarder, spec.address)
-            connector = connectors.get(name)
-            if connector is None or connector.mqtt is None:
+            if name not in connectors:
                 continue
+            connector, part = connectors[name]
             path: Path = ("spec", "forwarders", i, "remoteAddress")
-            names = names_of(connector.mqtt, connector.hosts[0].host)
-            if forwarder.direction is Direction.OUT:
-                if remote.rstrip("/") != names.events:
-                    message = f'an IoT hub takes messages of this device at one topic: write "{name}/{names.events}"'
+            inbound = forwarder.direction is Direction.IN
+            if part.service is MqttService.AWS_IOT_CORE:
+                fault = "" if is_template(remote) else topic_fault(remote)
+                if fault:
+                    yield error_at(resource, path, f'"{remote}" {fault}')
+                incoming[name] = incoming.get(name, 0) + inbound
+                if inbound and incoming[name] == AWS_SUBSCRIPTIONS_MAX + 1:
+                    message = (
+                        f"AWS IoT Core accepts {AWS_SUBSCRIPTIONS_MAX} incoming forwarders of one connector; use a "
+                        "pattern, or another connector"
+                    )
                     yield error_at(resource, path, message)
-            elif remote != names.inbound:
-                message = f'an IoT hub sends messages to this device at one topic: write "{name}/{names.inbound}"'
-                yield error_at(resource, path, message)
-            elif is_filter(spec.address):
-                message = (
-                    "messages of an IoT hub have no address of their own: put this forwarder at an address without "
-                    "wildcards"
-                )
-                yield error_at(resource, path, message)
+            elif part.device is not None:
+                names = names_of(part, connector.hosts[0].host)
+                yield from _iot_hub_topic(resource, path, f"{name}/", names, remote, spec.address, inbound=inbound)
+
+
+def _iot_hub_topic(
+    resource: Resource, path: Path, connector: str, names: IotHubNames, remote: str, address: str, *, inbound: bool
+) -> Errors:
+    """Check that a forwarder uses a topic that an IoT hub has. `connector`: prefix of a remote address."""
+    if not inbound:
+        if remote.rstrip("/") != names.events:
+            message = f'an IoT hub takes messages of this device at one topic: write "{connector}{names.events}"'
+            yield error_at(resource, path, message)
+    elif remote != names.inbound:
+        message = f'an IoT hub sends messages to this device at one topic: write "{connector}{names.inbound}"'
+        yield error_at(resource, path, message)
+    elif is_filter(address):
+        message = (
+            "messages of an IoT hub have no address of their own: put this forwarder at an address without wildcards"
+        )
+        yield error_at(resource, path, message)
 
 
 def _iot_hub(resource: Resource, path: Path, connector: Connector, part: MqttSettings) -> Errors:
@@ -80,4 +110,36 @@ def _iot_hub(resource: Resource, path: Path, connector: Connector, part: MqttSet
         yield error_at(resource, inner, message)
     if part.keep_alive_s > IOT_HUB_KEEP_ALIVE_S_MAX:
         message = f"must be {IOT_HUB_KEEP_ALIVE_S_MAX:g} seconds at most for an IoT hub"
+        yield error_at(resource, (*inner, "keepAlive"), message)
+
+
+def _aws(resource: Resource, path: Path, connector: Connector, part: MqttSettings) -> Errors:
+    inner = (*path, "mqtt")
+    framed = [host.websocket for host in connector.hosts if host.websocket is not None]
+    if connector.tls is None:
+        yield error_at(resource, path, "needs tls: AWS IoT Core accepts nothing else (tls: {} is enough)")
+    if framed and len(framed) < len(connector.hosts):
+        message = "must all have websocket, or none: the credentials are an access key only with it"
+        yield error_at(resource, (*path, "endpointHosts"), message)
+    for i, host in enumerate(connector.hosts):
+        if host.websocket not in (None, AWS_WEBSOCKET_PATH):
+            message = f"must be {AWS_WEBSOCKET_PATH} at AWS IoT Core"
+            yield error_at(resource, (*path, "endpointHosts", i, "websocket"), message)
+    if framed and connector.credentials is None:
+        message = "needs credentials for a WebSocket: the access key id as username, the secret access key as password"
+        yield error_at(resource, path, message)
+    elif framed and part.region is None and region_of(connector.hosts[0].host) is None:
+        message = "needs region: the name of the endpoint does not have it"
+        yield error_at(resource, inner, message)
+    elif not framed and connector.credentials is None and connector.tls is not None and not connector.tls.certificate:
+        message = (
+            "needs clientCert and clientKey in tls, the certificate of the thing; or websocket: /mqtt at its endpoint "
+            "with an access key as credentials"
+        )
+        yield error_at(resource, path, message)
+    if len(connector.container.encode()) > AWS_CLIENT_ID_BYTES_MAX:
+        message = f"must have {AWS_CLIENT_ID_BYTES_MAX} bytes at most for AWS IoT Core"
+        yield error_at(resource, (*path, "container"), message)
+    if part.keep_alive_s > AWS_KEEP_ALIVE_S_MAX:
+        message = f"must be {AWS_KEEP_ALIVE_S_MAX:g} seconds at most for AWS IoT Core"
         yield error_at(resource, (*inner, "keepAlive"), message)

@@ -9,7 +9,7 @@ from typing import Final
 from bridge.connectors.http.signing import secret_of
 from bridge.connectors.kafka.record import topic_of
 from bridge.connectors.limits import TOKEN_LIFETIME_S_MIN
-from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings
+from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttService, MqttSettings
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
 from edge.broker.configuration import Connector, ConnectorType, Direction
@@ -21,14 +21,17 @@ KEEP_ALIVE_S: Final = (1, 65_535)
 RECORD_BYTES_MIN: Final = 1_024
 """Smallest limit of a record: headers with a message's name take some hundred bytes."""
 SERVICE_FIELDS: Final = {
-    "device": "device",
-    "module": "module",
-    "shared_access_key": "sharedAccessKey",
-    "hub_host": "hubHost",
+    "device": ("device", MqttService.AZURE_IOT_HUB),
+    "module": ("module", MqttService.AZURE_IOT_HUB),
+    "shared_access_key": ("sharedAccessKey", MqttService.AZURE_IOT_HUB),
+    "hub_host": ("hubHost", MqttService.AZURE_IOT_HUB),
+    "region": ("region", MqttService.AWS_IOT_CORE),
 }
-"""Settings of a connector to a cloud service, by attribute."""
-FRAMED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
-"""Types that support WebSocket and proxies."""
+"""Settings of a connector to a cloud service, by attribute, each with its service."""
+PROXIED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
+"""Types that support proxies."""
+FRAMED: Final = PROXIED | {ConnectorType.MQTT}
+"""Types that support WebSocket."""
 UNBOUND: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
 """Types without `interface`: their libraries choose it."""
 HTTP_IN: Final = (
@@ -53,13 +56,13 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
         yield error_at(
             resource, (*path, "interface"), f"connectors of type {connector.type.value} cannot be bound to one"
         )
+    if connector.type not in PROXIED and connector.proxy is not None:
+        message = f"connectors of type {connector.type.value} go through no proxy"
+        yield error_at(resource, (*path, "proxy"), message)
     if connector.type not in FRAMED:
-        if connector.proxy is not None:
-            message = f"connectors of type {connector.type.value} go through no proxy"
-            yield error_at(resource, (*path, "proxy"), message)
         for i, host in enumerate(connector.hosts):
             if host.websocket is not None:
-                message = f"connectors of type {connector.type.value} do not speak AMQP"
+                message = f"connectors of type {connector.type.value} use no WebSocket"
                 yield error_at(resource, (*path, "endpointHosts", i, "websocket"), message)
     if connector.amqp is not None:
         yield from _amqp(resource, (*path, "amqp"), connector, connector.amqp)
@@ -132,9 +135,11 @@ def _mqtt(resource: Resource, path: Path, part: MqttSettings) -> Errors:
         yield error_at(resource, (*path, "keepAlive"), f"must be {low} to {high} seconds")
     if part.token_lifetime_s < TOKEN_LIFETIME_S_MIN:
         yield error_at(resource, (*path, "tokenLifetime"), f"must be {TOKEN_LIFETIME_S_MIN} seconds at least")
-    for attribute, field in SERVICE_FIELDS.items():
-        if part.service is None and getattr(part, attribute) is not None:
-            yield error_at(resource, (*path, field), "is of a cloud service: add service: azureIotHub, or remove it")
+    for attribute, (field, service) in SERVICE_FIELDS.items():
+        if part.service is not service and getattr(part, attribute) is not None:
+            yield error_at(
+                resource, (*path, field), f"is of another service: set service: {service.value}, or remove it"
+            )
 
 
 def _http(resource: Resource, path: Path, part: HttpSettings) -> Errors:

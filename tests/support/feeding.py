@@ -87,14 +87,14 @@ class Bench:
         """Add a forwarder of these messages."""
         return Feed(self.outbox, bodies, address, remote, **run)
 
-    async def connect(self, client: ConnectorClient, port: int, *, tls: bool = False) -> None:
+    async def connect(self, client: ConnectorClient, port: int, *, tls: bool = False, path: str | None = None) -> None:
         """Run one connection to its end; record its error in `errors`."""
         task = asyncio.current_task()
         assert task is not None
         up = asyncio.get_running_loop().create_future()
         carriage = ConnectorTraffic(self.outbox, self.inboxes, up, lambda _reason: task.cancel())
         try:
-            await client.run(PeerEndpoint("127.0.0.1", port, tls), carriage)
+            await client.run(PeerEndpoint("127.0.0.1", port, tls, path=path), carriage)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -103,9 +103,9 @@ class Bench:
             carriage.close()
 
     @contextlib.asynccontextmanager
-    async def connected(self, client: ConnectorClient, port: int) -> Any:
-        """Run a connection in the background, cancelled at the end."""
-        task = asyncio.ensure_future(self.connect(client, port))
+    async def connected(self, client: ConnectorClient, port: int, **endpoint: Any) -> Any:
+        """Run a connection in the background, cancelled at the end. `endpoint`: as `connect` takes it."""
+        task = asyncio.ensure_future(self.connect(client, port, **endpoint))
         try:
             yield task
         finally:

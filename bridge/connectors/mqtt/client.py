@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 from bridge.client_attempt import ConnectorError, ConnectorTraffic
-from bridge.connecting import socket_to, streams_over
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
@@ -28,6 +27,8 @@ from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.arrival import arrival, too_large
 from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
+from bridge.connectors.mqtt.opening import MqttReader, MqttWriter, open_streams
+from bridge.connectors.mqtt.service_terms import ORDINARY_TERMS, ServiceTerms
 from bridge.connectors.mqtt.session import InFlightPublishes, PendingAnswers
 from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.dialer import PeerEndpoint
@@ -86,28 +87,30 @@ class MqttClient:
         tls: Callable[[], ssl.SSLContext] | None = None,
         interface: str | None = None,
         dialects: Sequence[MqttDialect] = DIALECTS,
-        sign: Callable[[ClientIdentity], ClientIdentity] | None = None,
-        renew_after_s: float | None = None,
+        terms: ServiceTerms = ORDINARY_TERMS,
     ) -> None:
         """`matches`: of a filter and a topic name; `now_ns` is UTC. `tls` creates the context for one connection, and
         may raise OSError. `interface`: the network interface to use. `dialects` are tried in order at each attempt.
-        `sign` returns the identity with the password for one connection, which is replaced after `renew_after_s`.
+        `terms` are those of a cloud service.
         """
         self._dialects = dialects
-        self._sign = sign
-        self._renew_after_s = renew_after_s
+        self._terms = terms
         self._subscribed = _Subscribed()
         self._identity = identity
         self._interface = interface
         self._settings = settings
         self._matches = matches
         self._tls = tls
-        self._publishes = InFlightPublishes(translate, settings.in_flight_max, now_ns)
+        self._publishes = InFlightPublishes(
+            translate,
+            settings.in_flight_max if terms.quota is None else min(settings.in_flight_max, terms.quota.in_flight_max),
+            now_ns,
+        )
 
     async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
         """Run one connection, from its first packet to its end, or several where a password has to be renewed."""
         await self._connect(endpoint, traffic)
-        while self._renew_after_s is not None:  # it returned without an error
+        while self._terms.renew_after_s is not None:  # it returned without an error
             await self._connect(endpoint, traffic)
 
     async def _connect(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
@@ -121,12 +124,11 @@ class MqttClient:
         await self._speak(self._dialects[-1], endpoint, traffic)
 
     async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
-        context = self._tls() if endpoint.tls and self._tls is not None else None
+        terms = self._terms
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            opened = await socket_to(endpoint.host, endpoint.port, self._interface)
-            reader, writer = await streams_over(opened, context, endpoint.host)
+            reader, writer = await open_streams(endpoint, self._tls, self._interface, terms)
         connection = _Connection(
-            self._identity if self._sign is None else self._sign(self._identity),
+            self._identity if terms.sign is None else terms.sign(self._identity),
             self._settings,
             self._publishes,
             self._matches,
@@ -135,7 +137,7 @@ class MqttClient:
             writer,
             dialect,
             self._subscribed,
-            self._renew_after_s,
+            terms,
         )
         try:
             await connection.serve()
@@ -187,14 +189,14 @@ class _Connection:
         publishes: InFlightPublishes,
         matches: Callable[[str, str], bool],
         traffic: ConnectorTraffic,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        reader: MqttReader,
+        writer: MqttWriter,
         dialect: MqttDialect,
         subscribed: _Subscribed,
-        renew_after_s: float | None,
+        service: ServiceTerms,
     ) -> None:
         self._dialect, self._subscribed = dialect, subscribed
-        self._renew_after_s = renew_after_s
+        self._service = service
         self._terms = packets.ConnackTerms()
         self._repeats = False
         """We have subscribed, so the broker may send retained messages again."""
@@ -224,7 +226,10 @@ class _Connection:
             early = await self._open()
         self._publishes.connected(self._traffic.settle, self._dialect, self._terms)
         self._traffic.up(self._dialect.peer)
-        await first_to_end(self._receive(early), self._send_in_time(), self._keep_alive(), self._fail())
+        tasks = [self._receive(early), self._send_in_time(), self._keep_alive(), self._fail()]
+        if self._service.quota is not None:
+            tasks.append(self._watch_acknowledgements(self._service.quota.acknowledgement_timeout_s))
+        await first_to_end(*tasks)
         if self._outstanding:  # a message arrived in the meantime; its answer must not reach the next connection
             raise ConnectorError(_NOT_SETTLED)
 
@@ -286,7 +291,7 @@ class _Connection:
         So the next connection continues without a repeated message. Raises ConnectorError when they do not come.
         """
         try:
-            async with asyncio.timeout(self._renew_after_s) as limit:
+            async with asyncio.timeout(self._service.renew_after_s) as limit:
                 await self._send()
         except TimeoutError:
             if not limit.expired():
@@ -311,9 +316,26 @@ class _Connection:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            for outgoing in await self._traffic.outgoing(self._publishes.room, READ_BYTES):
-                self._writer.write(self._publishes.publish(outgoing))
+            quota, room = self._service.quota, self._publishes.room
+            messages = size = 0
+            taken = await self._traffic.outgoing(
+                room if quota is None else min(room, quota.messages_at_once), READ_BYTES
+            )
+            for outgoing in taken:
+                written = self._publishes.publish(outgoing)
+                self._writer.write(written)
+                messages, size = messages + len(outgoing), size + len(written)
             await self._writer.drain()
+            if quota is not None:
+                await asyncio.sleep(quota.pause_s(messages, size))
+
+    async def _watch_acknowledgements(self, timeout_s: float) -> None:
+        """Fail when a message has no PUBACK for the timeout: the service has discarded it."""
+        while True:
+            oldest = self._publishes.oldest
+            await asyncio.sleep(timeout_s)
+            if oldest is not None and oldest is self._publishes.oldest:
+                raise ConnectorError(f"no PUBACK for a message in {timeout_s:g} s; it is sent again")
 
     async def _receive(self, early: Sequence[packets.Packet]) -> None:
         for packet in early:

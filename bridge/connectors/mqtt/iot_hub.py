@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from math import ceil
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from bridge.connectors.limits import IOT_HUB_MESSAGE_BYTES_MAX, TOKEN_LIFETIME_USED
 from bridge.connectors.messages import ConnectorMessage
 from bridge.connectors.mqtt import packets
-from bridge.connectors.mqtt.dialects import Mqtt311
+from bridge.connectors.mqtt.dialects import Mqtt311, MqttDialect
 from bridge.connectors.mqtt.iot_hub_names import IotHubNames, names_of
+from bridge.connectors.mqtt.service_terms import ServiceTerms
 from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.forwarders.shared_access import device_key, device_token
 from bridge.plain import PREFIX
@@ -77,23 +78,24 @@ class IotHubDialect(Mqtt311):
         return packet._replace(topic=topic, properties=write(_read(decode_properties(levels[-1]))))
 
 
-def service_of(settings: MqttSettings, host: str, now_ns: Callable[[], int]) -> tuple[ClientIdentity, dict[str, Any]]:
-    """Return our identity at an IoT hub, and the arguments of `bridge.connectors.mqtt.client.MqttClient` for it.
+def service_of(
+    settings: MqttSettings, host: str, now_ns: Callable[[], int]
+) -> tuple[ClientIdentity, Sequence[MqttDialect], ServiceTerms]:
+    """Return our identity at an IoT hub, the version to speak, and the terms.
 
     `host`: the endpoint's; `now_ns` is UTC. Raises ValueError for settings that the configuration's rules refuse.
     """
     names = names_of(settings, host)
-    identity = ClientIdentity(names.client_id, names.username)
-    arguments: dict[str, Any] = {"dialects": (IotHubDialect(names),)}
-    if settings.shared_access_key is not None:
-        key, lifetime_s = device_key(settings.shared_access_key), settings.token_lifetime_s
+    identity, dialects = ClientIdentity(names.client_id, names.username), (IotHubDialect(names),)
+    if settings.shared_access_key is None:
+        return identity, dialects, ServiceTerms()
+    key, lifetime_s = device_key(settings.shared_access_key), settings.token_lifetime_s
 
-        def sign(identity: ClientIdentity) -> ClientIdentity:
-            expires_s = ceil(now_ns() / _NS + lifetime_s)
-            return identity._replace(password=device_token(key, names.resource, expires_s))
+    def sign(identity: ClientIdentity) -> ClientIdentity:
+        expires_s = ceil(now_ns() / _NS + lifetime_s)
+        return identity._replace(password=device_token(key, names.resource, expires_s))
 
-        arguments |= {"sign": sign, "renew_after_s": lifetime_s * TOKEN_LIFETIME_USED}
-    return identity, arguments
+    return identity, dialects, ServiceTerms(sign=sign, renew_after_s=lifetime_s * TOKEN_LIFETIME_USED)
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -52,6 +52,11 @@ class InFlightPublishes:
         """Messages without a PUBACK."""
         return len(self._sent)
 
+    @property
+    def oldest(self) -> object | None:
+        """Token of the message that waits longest for its PUBACK: the same object each time; None without one."""
+        return next(iter(self._sent.values()), None)
+
     def connected(self, settle: Settle, dialect: MqttDialect, terms: ConnackTerms) -> None:
         """Start with a connection, its version and its terms."""
         self._collector = AnswerCollector(settle)

@@ -66,9 +66,17 @@ def _mqtt(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> Connecto
     made: Any = importlib.import_module("bridge.connectors.mqtt.client")
     settings, interface = parts.connector.mqtt or MqttSettings(), parts.connector.interface
     service: dict[str, Any] = {}
-    if settings.service is MqttService.AZURE_IOT_HUB:
-        hub: Any = importlib.import_module("bridge.connectors.mqtt.iot_hub")
-        identity, service = hub.service_of(settings, parts.connector.hosts[0].host, parts.now_ns)
+    if settings.service is not None:
+        first = parts.connector.hosts[0]
+        if settings.service is MqttService.AZURE_IOT_HUB:
+            hub: Any = importlib.import_module("bridge.connectors.mqtt.iot_hub")
+            identity, dialects, terms = hub.service_of(settings, first.host, parts.now_ns)
+        else:
+            core: Any = importlib.import_module("bridge.connectors.mqtt.aws_iot")
+            identity, dialects, terms = core.service_of(
+                identity, settings, first.host, parts.now_ns, websocket=first.websocket is not None
+            )
+        service = {"dialects": dialects, "terms": terms}
     client: ConnectorClient = made.MqttClient(
         identity,
         settings,

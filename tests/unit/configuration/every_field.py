@@ -266,6 +266,15 @@ OTHER: Final[dict[str, Edit]] = {
         f"AddressSpace connectors.mqtt.{setting}": of_iot_hub(setting, value)
         for setting, value in (*IOT_HUB.items(), ("module", "m1"), ("hubHost", "hub.example"))
     },
+    "AddressSpace connectors.mqtt.region": {
+        ("AddressSpace/default", f"connectors.1.{path}"): value
+        for path, value in {
+            "tls": {},
+            "credentials": {"username": "AKIDEXAMPLE", "password": "secret"},
+            "mqtt.service": "awsIotCore",
+            "mqtt.region": "eu-west-1",
+        }.items()
+    },
     "AddressSpace connectors.pace": {("AddressSpace/default", "connectors.0.pace"): None},
     "AddressSpace connectors.pace.quietHours": {
         ("AddressSpace/default", "connectors.0.pace.quietHours"): "08:00-18:00"

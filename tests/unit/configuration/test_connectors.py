@@ -74,6 +74,7 @@ def test_mqtt_connector_is_configured() -> None:
     assert made("type: mqtt, tls: {}").endpoints == (ListenEndpoint("h", 8883),)
 
 
+THING = "tls: {clientCert: c, clientKey: k}"
 IOT_HUB = "service: azureIotHub, device: gw1, sharedAccessKey: a2V5"
 
 
@@ -125,7 +126,17 @@ def test_kafka_connector_is_configured() -> None:
         ("type: mqtt, mqtt: {keepAlive: 0s}", "must be 1 to 65535 seconds"),
         ("type: mqtt, mqtt: {maxInFlight: 0}", "maxInFlight"),
         ("type: mqtt, mqtt: {tokenLifetime: 59s}", "must be 60 seconds at least"),
-        ("type: mqtt, mqtt: {device: gw1}", "device: is of a cloud service: add service: azureIotHub"),
+        ("type: mqtt, mqtt: {device: gw1}", "device: is of another service: set service: azureIotHub"),
+        (
+            f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}, region: x}}",
+            "region: is of another service: set service: awsIotCore",
+        ),
+        ("type: mqtt, mqtt: {service: awsIotCore}", "tls: {} is enough"),
+        ("type: mqtt, tls: {}, mqtt: {service: awsIotCore}", "needs clientCert and clientKey"),
+        (f"type: mqtt, {THING}, container: {'x' * 129}, mqtt: {{service: awsIotCore}}", "128 bytes at most"),
+        (f"type: mqtt, {THING}, mqtt: {{service: awsIotCore, keepAlive: 1201s}}", "1200 seconds at most"),
+        ("type: http, http: {path: /}, proxy: {host: h, port: 1}", "go through no proxy"),
+        ("type: mqtt, proxy: {host: h, port: 1}", "go through no proxy"),
         ("type: mqtt, tls: {}, mqtt: {service: azureIotHub, sharedAccessKey: a2V5}", "needs device"),
         ("type: mqtt, tls: {}, mqtt: {service: azureIotHub, device: gw1}", "needs sharedAccessKey"),
         (f"type: mqtt, mqtt: {{{IOT_HUB}}}", "tls: {} is enough"),
@@ -151,6 +162,53 @@ def test_kafka_connector_is_configured() -> None:
 def test_invalid_connectors_are_reported(rest: str, said: str) -> None:
     (error,) = errors_of(connector(rest))
     assert said in str(error)
+
+
+AWS_HOST = "a1-ats.iot.eu-west-1.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rest", "said"),
+    [
+        (f"{{host: {AWS_HOST}, websocket: /mqtt}}", "credentials: {username: AK, password: s}", ""),
+        ("{host: iot.example, websocket: /mqtt}", "credentials: {username: AK, password: s}", "needs region"),
+        (f"{{host: {AWS_HOST}, websocket: /mqtt}}", "", "the secret access key as password"),
+        (f"{{host: {AWS_HOST}, websocket: /}}", "credentials: {username: AK, password: s}", "must be /mqtt"),
+        (
+            f"{{host: {AWS_HOST}, websocket: /mqtt}}, {{host: {AWS_HOST}}}",
+            "credentials: {username: AK, password: s}",
+            "all have websocket, or none",
+        ),
+    ],
+)
+def test_web_socket_to_aws_is_signed_with_an_access_key(hosts: str, rest: str, said: str) -> None:
+    part = f"type: mqtt, tls: {{}}, mqtt: {{service: awsIotCore}}, {rest}"
+    errors = [
+        str(error) for error in errors_of(space(f"{{connectors: [{{name: c, endpointHosts: [{hosts}], {part}}}]}}"))
+    ]
+    assert len(errors) == bool(said)
+    assert all(said in error for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("forwarders", "said"),
+    [
+        (["remoteAddress: c/a/b/c/d/e/f/g/h"], ""),
+        (["remoteAddress: c/a/b/c/d/e/f/g/h/i"], "8 slashes"),
+        (["remoteAddress: 'c/{device}/a/b/c/d/e/f/g/h/i'"], ""),
+        (["direction: in, remoteAddress: c/a/b/c/d/e/f/g/h/i"], "8 slashes"),
+        ([f"direction: in, remoteAddress: c/x{i}" for i in range(8)], ""),
+        ([f"direction: in, remoteAddress: c/x{i}" for i in range(9)], "8 incoming forwarders"),
+    ],
+)
+def test_topics_of_aws_have_limits(forwarders: list[str], said: str) -> None:
+    parts = ", ".join(f"{{name: f{i}, {forwarder}}}" for i, forwarder in enumerate(forwarders))
+    text = connector(f"type: mqtt, {THING}, mqtt: {{service: awsIotCore}}") + address(
+        f"address: plant, type: topic, forwarders: [{parts}]"
+    )
+    errors = [str(error) for error in errors_of(text)]
+    assert len(errors) == bool(said)
+    assert all(said in error for error in errors)
 
 
 def taking(kind: str, *remotes: str) -> str:

@@ -33,10 +33,18 @@ def client(
 ) -> MqttClient:
     fields: dict[str, Any] = {"device": "gw1", "shared_access_key": KEY, "hub_host": HOST, **settings}
     configured = MqttSettings(service=MqttService.AZURE_IOT_HUB, **fields)
-    identity, service = service_of(configured, "127.0.0.1", now_ns)
+    identity, dialects, terms = service_of(configured, "127.0.0.1", now_ns)
     if renew_after_s is not None:
-        service["renew_after_s"] = renew_after_s
-    return MqttClient(identity, configured, translate=mqtt_runs, matches=matches, now_ns=lambda: NOW_NS, **service)
+        terms = terms._replace(renew_after_s=renew_after_s)
+    return MqttClient(
+        identity,
+        configured,
+        translate=mqtt_runs,
+        matches=matches,
+        now_ns=lambda: NOW_NS,
+        dialects=dialects,
+        terms=terms,
+    )
 
 
 class TestTokens:
