@@ -375,7 +375,7 @@ class HubServer:
     async def _start_users(self) -> None:
         """Load users, and open the spaces of their tenants. Raises `HubError`."""
         if self._issuer is not None:
-            self._issuer.start()
+            self._issuer.start(self._gate.token_grants)
         if self._users is None:
             self._spaces.follow((DEFAULT_TENANT, *self._configuration.tenants.named))
         else:

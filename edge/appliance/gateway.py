@@ -348,7 +348,7 @@ class Gateway:
 
             self._issuer = Issuer(wanted, self._data)
             self.broker.gate.accept_tokens(self._issuer)
-            self._issuer.start()
+            self._issuer.start(self.broker.gate.token_grants)
 
     # --- console and status -----------------------------------------------------------------------------------
 

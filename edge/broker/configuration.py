@@ -134,6 +134,22 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
 
 
 @hides("client_secret")
+class TokenIntrospection(ResourcePart, frozen=True, kw_only=True):
+    """Questions to the issuer whether a token is still active (RFC 7662). Without them a token counts until it expires,
+    also if the issuer has ended it. Tokens that are not signed (opaque ones) are accepted with them only."""
+
+    client_id: Live[Text]
+    """Client that may ask; at Keycloak any confidential client of the realm."""
+    client_secret: Live[Text]
+    """Secret of this client."""
+    interval: Live[Seconds] = 60.0
+    """Time for which an answer counts. The connections of a token that was ended at the issuer end within it."""
+    grace_s: Live[Seconds] = msgspec.field(default=7 * 86_400.0, name="offlineGrace")
+    """Time for which a token is accepted after its last positive answer while the issuer cannot be reached, at most
+    until it expires. A token that was never active here is then asked to come again."""
+
+
+@hides("client_secret")
 class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     """OpenID Connect issuer of bearer tokens, which give a client its user and its rights."""
 
@@ -158,6 +174,8 @@ class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     """Secret of this client, if the issuer gave it one."""
     scope: Live[Text] = "openid"
     """Scopes that a sign-in requests, separated by spaces; with ``offline_access`` some issuers renew for longer."""
+    introspection: Live[TokenIntrospection | None] = None
+    """Client that asks the issuer whether tokens are still active; without it only signature and expiry count."""
 
 
 class TlsFiles(ResourcePart, frozen=True, kw_only=True):

@@ -7,7 +7,12 @@ from urllib.parse import urlsplit
 
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at
-from edge.broker.configuration import TokenIssuer
+from edge.broker.configuration import TokenIntrospection, TokenIssuer
+from edge.broker.security.limits import (
+    INTROSPECTION_GRACE_S_MAX,
+    INTROSPECTION_INTERVAL_S_MAX,
+    INTROSPECTION_INTERVAL_S_MIN,
+)
 from edge.broker.security.site import host_name
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -23,6 +28,8 @@ def issuer_faults(resource: Resource, path: Path, oidc: TokenIssuer) -> Errors:
         yield error_at(resource, (*path, "clientSecret"), "a secret belongs to a client: set clientId")
     if "openid" not in oidc.scope.split():
         yield error_at(resource, (*path, "scope"), "scope must contain openid: without it the issuer sends no id token")
+    if oidc.introspection is not None:
+        yield from _introspection_faults(resource, (*path, "introspection"), oidc.introspection)
     try:
         url = urlsplit(oidc.issuer)
         host, _ = url.hostname, url.port
@@ -39,3 +46,11 @@ def issuer_faults(resource: Resource, path: Path, oidc: TokenIssuer) -> Errors:
             "use https://: over http:// anyone on the network could replace its keys (allowed on this machine only)"
         )
         yield error_at(resource, (*path, "issuer"), message)
+
+
+def _introspection_faults(resource: Resource, path: Path, asking: TokenIntrospection) -> Errors:
+    least, most = INTROSPECTION_INTERVAL_S_MIN, INTROSPECTION_INTERVAL_S_MAX
+    if not least <= asking.interval <= most:
+        yield error_at(resource, (*path, "interval"), f"has to be from {least:g}s to {most / 60:g}m")
+    if asking.grace_s > INTROSPECTION_GRACE_S_MAX:
+        yield error_at(resource, (*path, "offlineGrace"), "has to be a year at most; a token ends when it expires")

@@ -18,9 +18,9 @@ from tests.support.machines import take_all
 SCOPE: Final = "openid send:up/# recv:up/# send:jobs recv:jobs"
 
 
-def resources_with(issuer: TestIssuer) -> str:
-    """Return a gateway that accepts the issuer's tokens, with the queue ``jobs``."""
-    oidc = f'{{issuer: "{issuer.url}", audience: {AUDIENCE}}}'
+def resources_with(issuer: TestIssuer, more: str = "") -> str:
+    """Return a gateway that accepts the issuer's tokens, with the queue ``jobs``. `more`: further fields of `oidc`."""
+    oidc = f'{{issuer: "{issuer.url}", audience: {AUDIENCE}{more}}}'
     return resources(address("jobs", "jobs", "queue"), space=f"authenticationService: {{name: external, oidc: {oidc}}}")
 
 

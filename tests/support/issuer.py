@@ -1,12 +1,14 @@
-"""Real token issuer for tests: its own keys, a discovery document and a key set over HTTP."""
+"""Real token issuer for tests: its own keys, a discovery document, a key set and introspection over HTTP."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from base64 import b64decode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import parse_qs
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -43,6 +45,14 @@ class TestIssuer:
         self.keys = list(keys) or [SigningKey("k1")]
         self.requests: list[str] = []
         self.answering = True
+        self.introspection_secret = ""
+        """Secret of the client `node` that may ask about tokens; empty: no client may."""
+        self.ended: set[str] = set()
+        """Tokens that are not active any more."""
+        self.opaque: dict[str, dict[str, Any]] = {}
+        """Claims of opaque tokens."""
+        self.introspected: list[str] = []
+        """Tokens that were asked about."""
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,6 +61,15 @@ class TestIssuer:
                 body = json.dumps(issuer.document(self.path)).encode()
                 self.send_response(200 if issuer.answering else 503)
                 self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                status, document = issuer.introspect(form.get("token", [""])[0], self.headers.get("Authorization"))
+                body = json.dumps(document).encode()
+                self.send_response(status if issuer.answering else 503)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -64,8 +83,22 @@ class TestIssuer:
 
     def document(self, path: str) -> Any:
         if path == "/realms/plant/.well-known/openid-configuration":
-            return {"issuer": self.url, "jwks_uri": f"{self.url}/certs"}
+            asking = {"introspection_endpoint": f"{self.url}/introspect"} if self.introspection_secret else {}
+            return {"issuer": self.url, "jwks_uri": f"{self.url}/certs", **asking}
         return {"keys": [key.published for key in self.keys]}
+
+    def introspect(self, token: str, authorization: str | None) -> tuple[int, Any]:
+        """Return status and document of an answer about a token (RFC 7662)."""
+        shown = b64decode((authorization or "").removeprefix("Basic ")).decode()
+        if shown != f"node:{self.introspection_secret}":
+            return 401, {"error": "invalid_client"}
+        self.introspected.append(token)
+        claims = self.opaque.get(token)
+        if claims is None and token.count(".") == 2:
+            claims = jwt.decode(token, options={"verify_signature": False})
+        if claims is None or token in self.ended or claims["exp"] <= time.time():
+            return 200, {"active": False}
+        return 200, {"active": True, **claims}
 
     def claims(self, user: str = "ann", scope: str = "", expires_in_s: float = 300.0, **more: Any) -> dict[str, Any]:
         now = time.time()

@@ -77,6 +77,7 @@ class Ended(enum.Enum):
     CHANGED = "the user is unknown, or has changed"
     EXPIRED = "the token has expired"
     CERTIFICATE = "the certificate has been revoked"
+    TOKEN = "the issuer has ended the token"  # noqa: S105 - a reason
     SIGNED_OUT = "the session has ended: sign in again"
 
 

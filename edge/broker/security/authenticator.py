@@ -42,8 +42,9 @@ from edge.broker.security.limits import (
     VERIFICATION_WAIT_S_MAX,
 )
 from edge.broker.security.login_throttle import Failures
-from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
+from edge.broker.security.proof import Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.sign_in import BearerVerifier
+from edge.broker.security.token_grants import TokenGrants, revoke_grant
 from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class Authenticator:
         self._expiring: set[Grant] = set()
         self._sessions: dict[Grant, str] = {}
         """Grants of sessions, with the id of the secret that opened them; empty for a token or certificate."""
+        self.token_grants = TokenGrants()
         self._expiry_checked_at = 0.0
         self.update(snapshot or CredentialSnapshot())
 
@@ -145,7 +147,7 @@ class Authenticator:
         """Change how clients authenticate from now on, and end sessions. Open connections stay."""
         self.mode = mode
         for grant in list(self._sessions):
-            _revoke(grant, Ended.CHANGED)
+            revoke_grant(grant, Ended.CHANGED)
 
     def accept_tokens(self, bearer: BearerVerifier | None) -> None:
         """Verify tokens with this issuer only from now on; None: accept no token."""
@@ -181,14 +183,14 @@ class Authenticator:
             if now is None or now.rules != user.rules:
                 for grant in list(self._grants.get(name, ())):
                     log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
-                    _revoke(grant, Ended.CHANGED)
+                    revoke_grant(grant, Ended.CHANGED)
             else:
                 self._limit_sessions(now)
         for name in changed - before.keys():
             if name in self._grants and self._devices.user(name) is not None:
                 log.info("user %s was added: closing the connections of the device with its name", name)
                 for grant in list(self._grants[name]):
-                    _revoke(grant, Ended.CHANGED)
+                    revoke_grant(grant, Ended.CHANGED)
 
     def update_devices(self, identities: Set[str], usernames: Set[str]) -> None:
         """Apply a change of devices of the directory. Disconnect those that are gone or disabled, or have other
@@ -202,7 +204,7 @@ class Authenticator:
                 log.info(
                     "device %s was removed or disabled: closing the connection of %s", identity, grant.client or "-"
                 )
-                _revoke(grant, Ended.CHANGED)
+                revoke_grant(grant, Ended.CHANGED)
             if user is not None:
                 self._limit_sessions(user)
 
@@ -213,7 +215,7 @@ class Authenticator:
             secret = self._sessions[grant]
             if secret not in ends:
                 log.info("user %s has another password: ending a session", user.name)
-                _revoke(grant, Ended.CHANGED)
+                revoke_grant(grant, Ended.CHANGED)
             elif ends[secret] is not None:
                 grant.end_at(ends[secret])
                 self._expiring.add(grant)
@@ -407,7 +409,7 @@ class Authenticator:
         self.check_token(shown.token, known, source, client)
 
     def check_token(self, token: bytes, decided: Decided, source: str = "", client: str = "") -> None:
-        """Call `decided` once: at once, or after the issuer has sent its keys."""
+        """Call `decided` once: at once, or after the issuer has answered."""
 
         def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if verdict is LoginVerdict.REFUSED:
@@ -420,7 +422,7 @@ class Authenticator:
             self.busy += 1
             decided(LoginVerdict.BUSY, None)
         else:
-            self.bearer.check(token, known)
+            self.bearer.check(token, known, source)
 
     # --- SCRAM --------------------------------------------------------------------------------------------------
 
@@ -428,11 +430,8 @@ class Authenticator:
         """Return the SCRAM verifier of a user. That of an unknown user is always the same, and no proof fits it."""
         user = self._user(username)
         if user is None or not self.passwords or not user.salt:  # one without keys looks like an unknown one
-            salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
-            return ScramVerifier(salt[:SALT_BYTES], ITERATIONS, ())
-        at_s = self._utc_s()
-        keys = [secret.keys for secret in user.secrets if secret.valid(at_s) and not secret.imported]
-        return ScramVerifier(user.salt, user.iterations, keys)
+            return _unfitting_verifier(self._decoy_key, username)
+        return _scram_verifier(user, self._utc_s())
 
     def identify(self, username: str) -> VerifiedIdentity:
         """Return the identity of a client that has proven by SCRAM that it is this user."""
@@ -455,7 +454,7 @@ class Authenticator:
         if known and not restored:
             self.last_logins[proven.user] = self._utc_s()
         grant = Grant(proven.user, client, self._rules(proven), revoke)
-        self._hold(grant, proven.expires_at_s)
+        self._hold(grant, proven.expires_at_s, proven.origin)
         return grant
 
     def grant_session(
@@ -509,7 +508,7 @@ class Authenticator:
         session = self._sessions.get(grant)
         self.release(grant)
         grant.replace(proven.user, rules)
-        self._hold(grant, proven.expires_at_s)
+        self._hold(grant, proven.expires_at_s, proven.origin)
         if session is not None:
             self._sessions[grant] = session
         return True
@@ -526,17 +525,18 @@ class Authenticator:
             self._expiring.discard(grant)
             if self._sessions.get(grant):
                 log.info("user %s: the password of a session has ended", grant.user)
-                _revoke(grant, Ended.CHANGED)
+                revoke_grant(grant, Ended.CHANGED)
                 continue
             log.info("user %s: the token of %s has expired", grant.user or "-", grant.client or "-")
-            _revoke(grant, Ended.EXPIRED)
+            revoke_grant(grant, Ended.EXPIRED)
 
     def _rules(self, proven: VerifiedIdentity) -> tuple[AccessRule, ...]:
         user = self._account(proven.user)
         return proven.rules if user is None else (*user.rules, *proven.rules)
 
-    def _hold(self, grant: Grant, expires_at_s: float | None) -> None:
+    def _hold(self, grant: Grant, expires_at_s: float | None, token: TokenOrigin | None = None) -> None:
         grant.end_at(expires_at_s)
+        self.token_grants.hold(grant, token)
         self._grants.setdefault(grant.user, set()).add(grant)
         if expires_at_s is not None:
             self._expiring.add(grant)
@@ -545,6 +545,7 @@ class Authenticator:
         """Drop the grant of a closed connection. Idempotent."""
         self._expiring.discard(grant)
         self._sessions.pop(grant, None)
+        self.token_grants.release(grant)
         grants = self._grants.get(grant.user)
         if grants is not None:
             grants.discard(grant)
@@ -553,18 +554,19 @@ class Authenticator:
 
     def revoke_all(self) -> None:
         """Close every connection that has a grant, after a change of mode."""
-        for grants in list(self._grants.values()):
-            for grant in list(grants):
-                _revoke(grant, Ended.CHANGED)
+        for grant in [each for grants in self._grants.values() for each in grants]:
+            revoke_grant(grant, Ended.CHANGED)
 
 
-def _revoke(grant: Grant, why: Ended) -> None:
-    """Close one connection. If that fails, take its rights away and continue with the others."""
-    try:
-        grant.revoke(why)
-    except Exception as error:
-        report(f"user {grant.user!r}, client {grant.client!r}", "its connection stays open without rights", error)
-        grant.replace(grant.user, ())
+def _scram_verifier(user: CredentialUser, at_s: float) -> ScramVerifier:
+    keys = [secret.keys for secret in user.secrets if secret.valid(at_s) and not secret.imported]
+    return ScramVerifier(user.salt, user.iterations, keys)
+
+
+def _unfitting_verifier(key: bytes, username: str) -> ScramVerifier:
+    """Return the verifier of an unknown user, always the same for a name, which no proof fits."""
+    salt = hmac.digest(key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    return ScramVerifier(salt[:SALT_BYTES], ITERATIONS, ())
 
 
 @functools.cache

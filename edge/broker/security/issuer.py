@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.durable_file import replace_file
 from edge.broker.configuration import TokenIssuer
@@ -27,11 +28,24 @@ from edge.broker.security.limits import (
 )
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens
-from edge.broker.security.tokens import BearerTokenError, IssuerKey, UnknownIssuerKey, read_keys, verify, verify_person
+from edge.broker.security.tokens import (
+    BearerTokenError,
+    IssuerKey,
+    UnknownIssuerKey,
+    is_signed,
+    read_keys,
+    verify,
+    verify_person,
+)
+
+if TYPE_CHECKING:
+    from edge.broker.security.introspection import Introspection, TokenConnections
 
 log = logging.getLogger(__name__)
 
 FILE: Final = "issuer.json"
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
+"""Opaque token (RFC 6750 section 2.1)."""
 
 Fetch = Callable[[TokenIssuer], Any]
 
@@ -65,15 +79,18 @@ class Issuer:
         client = configuration.client_id
         self.code_flow = CodeFlow(configuration, client, self) if client is not None else None
         """Sign-in of people; None without a client."""
+        self._introspection = _introspection(configuration, data, utc_s)
 
     @property
     def issuer(self) -> str:
         """Return the identifier of the issuer."""
         return self.configuration.issuer
 
-    def start(self) -> None:
-        """Load the stored keys and start refreshing them."""
+    def start(self, connections: TokenConnections | None = None) -> None:
+        """Load the stored keys and start refreshing them. `connections`: those that end with their token."""
         self._load()
+        if self._introspection is not None:
+            self._introspection.start(connections)
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="token issuer")
 
     async def stop(self) -> None:
@@ -83,12 +100,18 @@ class Issuer:
             following.cancel()
             await asyncio.wait([following])
         self._answer_waiting()
+        if self._introspection is not None:
+            await self._introspection.stop()
 
     @property
     def overdue(self) -> str | None:
-        """Why no token is accepted at the moment: no keys, or keys older than the grace period; else None."""
+        """Why tokens are not accepted at the moment: no keys, keys older than the grace period, or no answers about
+        new tokens; else None."""
         if self._has_keys():
-            return None
+            asking = self._introspection
+            if asking is None or asking.problem is None:
+                return None
+            return f"no new bearer token is accepted: introspection at the token issuer: {asking.problem}"
         return (
             f"no bearer token is accepted: token issuer {self.configuration.issuer}: {self.problem or 'no answer yet'}"
         )
@@ -99,15 +122,32 @@ class Issuer:
 
     # --- tokens -------------------------------------------------------------------------------------------------
 
-    def check(self, token: bytes, decided: Decided) -> None:
-        """Call `decided` once: at once, or after the issuer has sent an unknown key."""
-        self._check(lambda: verify(token, self._known_keys(), self.configuration, self._utc_s()), decided)
+    def check(self, token: bytes, decided: Decided, source: str = "") -> None:
+        """Call `decided` once: at once, or after the issuer has answered. `source`: address of the client."""
+        asking = self._introspection
+        if asking is None:
+            self._check(lambda: self._verified(token), decided)
+        elif is_signed(token):
+            self._check(lambda: self._verified(token), _then_confirm(asking, token, decided, source))
+        elif _TOKEN.fullmatch(token):
+            asking.confirm(token, None, decided, source)
+        else:
+            self._refuse(BearerTokenError("not a token"), decided)
 
     def check_person(self, tokens: IssuedTokens, nonce: str | None, decided: Decided) -> None:
-        """Check the tokens of a sign-in, like `check`. `nonce`: None for renewed tokens."""
+        """Check the tokens of a sign-in, like `check`. `nonce`: None for renewed tokens.
+
+        The issuer is asked about the access token, if that is a signed one, and so about the sign-in.
+        """
+        asking, access = self._introspection, tokens.access_token.encode()
+        if asking is not None and is_signed(access):
+            decided = _then_confirm(asking, access, decided, "")
         self._check(
             lambda: verify_person(tokens, nonce, self._known_keys(), self.configuration, self._utc_s()), decided
         )
+
+    def _verified(self, token: bytes) -> VerifiedIdentity:
+        return verify(token, self._known_keys(), self.configuration, self._utc_s())
 
     def _check(self, verified: Callable[[], VerifiedIdentity], decided: Decided) -> None:
         try:
@@ -203,6 +243,28 @@ class Issuer:
     def _save(self, document: Any, fetched_at_s: float) -> None:
         kept = {"issuer": self.configuration.issuer, "fetched_at": fetched_at_s, "keys": document}
         replace_file(self._file, json.dumps(kept).encode())
+
+
+def _introspection(configuration: TokenIssuer, data: Path, utc_s: Callable[[], float]) -> Introspection | None:
+    """Return the questions about tokens; None if none are configured."""
+    settings = configuration.introspection
+    if settings is None:
+        return None
+    from edge.broker.security.introspection import Introspection  # noqa: PLC0415 - only where it is configured
+
+    return Introspection(configuration, settings, data, utc_s=utc_s)
+
+
+def _then_confirm(asking: Introspection, token: bytes, decided: Decided, source: str) -> Decided:
+    """Return a callback that asks the issuer about a token once its signature was accepted."""
+
+    def verified(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+        if proven is None:
+            decided(verdict, None)
+        else:
+            asking.confirm(token, proven, decided, source)
+
+    return verified
 
 
 def _usable(document: Any) -> tuple[IssuerKey, ...]:

@@ -1,4 +1,4 @@
-"""Requests to an OpenID Connect issuer: its discovery document, its keys, its token endpoint. They block.
+"""Requests to an OpenID Connect issuer: its discovery document, its keys, the endpoints for tokens. They block.
 
 An address that the issuer's own document names is used only if it is of the issuer's scheme and host, or of a host that
 the configuration lists. Redirects are refused, as they could lead from TLS to plain HTTP.
@@ -7,6 +7,7 @@ the configuration lists. Redirects are refused, as they could lead from TLS to p
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -16,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from edge.broker.configuration import TlsFiles, TokenIssuer
-from edge.broker.security.limits import ISSUER_DOCUMENT_BYTES_MAX, ISSUER_TIMEOUT_S
+from edge.broker.security.limits import INTROSPECTION_TIMEOUT_S, ISSUER_DOCUMENT_BYTES_MAX, ISSUER_TIMEOUT_S
 from edge.broker.security.peer_tls import peer_context
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -24,6 +25,8 @@ _READ_BYTES: Final = 16_384
 SIGN_OUT: Final = "end_session_endpoint"
 """Endpoint that ends a person's session at the issuer (OpenID Connect RP-Initiated Logout 1.0); not every issuer has
 it."""
+_INTROSPECTION: Final = "introspection_endpoint"
+"""Name of the endpoint in the issuer's document (RFC 8414 section 2)."""
 _OF_SIGN_IN: Final = ("authorization_endpoint", "token_endpoint")
 
 
@@ -60,17 +63,56 @@ def discover(issuer: TokenIssuer) -> Mapping[str, Any]:
     return document
 
 
+class IntrospectionEndpoint:
+    """Endpoint of the issuer that says whether a token is active (RFC 7662). For several threads."""
+
+    def __init__(self, issuer: TokenIssuer, client_id: str, client_secret: str) -> None:
+        self._issuer = issuer
+        self._secret = (client_id, client_secret)
+        self._found: tuple[urllib.request.OpenerDirector, str] | None = None
+        """Opener and address, found once: reading the authorities of the system takes longer than a question."""
+
+    def ask(self, token: bytes) -> Mapping[str, Any]:
+        """Return the answer about a token, with `active`; blocks. Raises IssuerError."""
+        try:
+            return self._answer(token)
+        except IssuerError:
+            self._found = None  # the address may have changed, or the file of the authority
+            raise
+
+    def _answer(self, token: bytes) -> Mapping[str, Any]:
+        if self._found is None:
+            opener = _opener(self._issuer)
+            self._found = opener, _checked(_document(opener, self._issuer), _INTROSPECTION, self._issuer)
+        opener, where = self._found
+        form: dict[str, str | bytes] = {"token": token, "token_type_hint": "access_token"}
+        status, document = _read(opener, _form_request(where, form, self._secret), INTROSPECTION_TIMEOUT_S)
+        if status == 400:  # a token that the issuer cannot read
+            return {"active": False}
+        if status in (401, 403):
+            raise IssuerError(f"{where}: status {status}: check introspection.clientId and clientSecret")
+        if status != 200 or not isinstance(document, Mapping) or not isinstance(document.get("active"), bool):
+            raise IssuerError(f"{where}: status {status}, and no answer about the token")
+        return document
+
+
 def post_form(
     issuer: TokenIssuer, where: str, form: Mapping[str, str], secret: tuple[str, str] | None
 ) -> tuple[int, Any]:
-    """Post a form to the token endpoint; return status and document. `secret`: client and its secret (RFC 6749 section
-    2.3.1). Raises IssuerError."""
+    """Post a form to the token endpoint; return status and document. `secret`: client and its secret. Raises
+    IssuerError."""
+    return _read(_opener(issuer), _form_request(where, form, secret))
+
+
+def _form_request(
+    where: str, form: Mapping[str, str | bytes], secret: tuple[str, str] | None
+) -> urllib.request.Request:
+    """Return the request that posts a form to a checked address, with client and secret (RFC 6749 section 2.3.1)."""
     fields = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
     if secret is not None:
         shown = ":".join(quote(part, safe="") for part in secret)
         fields["Authorization"] = f"Basic {base64.b64encode(shown.encode()).decode()}"
-    request = urllib.request.Request(where, urlencode(form).encode(), fields)  # noqa: S310 - a checked address
-    return _read(_opener(issuer), request)
+    return urllib.request.Request(where, urlencode(form).encode(), fields)  # noqa: S310 - a checked address
 
 
 def _opener(issuer: TokenIssuer) -> urllib.request.OpenerDirector:
@@ -114,12 +156,14 @@ def _get(opener: urllib.request.OpenerDirector, url: str) -> Any:
     return document
 
 
-def _read(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> tuple[int, Any]:
+def _read(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request, within_s: float = ISSUER_TIMEOUT_S
+) -> tuple[int, Any]:
     """Return status and JSON of an answer, also of an error with JSON. Raises IssuerError."""
-    deadline, body, url = time.monotonic() + ISSUER_TIMEOUT_S, b"", request.full_url
+    deadline, body, url = time.monotonic() + within_s, b"", request.full_url
     try:
         try:
-            answer = opener.open(request, timeout=ISSUER_TIMEOUT_S)
+            answer = opener.open(request, timeout=within_s)
         except urllib.error.HTTPError as error:
             answer = error
         with answer:
@@ -128,13 +172,13 @@ def _read(opener: urllib.request.OpenerDirector, request: urllib.request.Request
                 if len(body) > ISSUER_DOCUMENT_BYTES_MAX:
                     raise IssuerError(f"{url}: more than {ISSUER_DOCUMENT_BYTES_MAX} bytes")
                 if time.monotonic() > deadline:
-                    raise IssuerError(f"{url}: incomplete after {ISSUER_TIMEOUT_S:g} s")
+                    raise IssuerError(f"{url}: incomplete after {within_s:g} s")
             status = int(answer.status or 0)
         if status >= 300:
             return status, _error_document(body)
         return status, json.loads(body)
-    except (OSError, ValueError, RecursionError) as error:
-        raise IssuerError(f"{url}: {getattr(error, 'reason', None) or error}") from error
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+        raise IssuerError(f"{url}: {getattr(error, 'reason', None) or str(error) or type(error).__name__}") from error
 
 
 def _error_document(body: bytes) -> Any:

@@ -94,5 +94,62 @@ ISSUER_DOCUMENT_BYTES_MAX: Final = 256 * KIB
 ISSUER_KEYS_MAX: Final = 64
 """Keys of the issuer; usually two to four, more during a rotation."""
 
+INTROSPECTION_INTERVAL_S_MIN: Final = 1.0
+"""Shortest time for which an answer of the issuer about a token counts: 20 connections then ask as often as may be."""
+
+INTROSPECTION_INTERVAL_S_MAX: Final = 3_600.0
+"""Longest time for which such an answer counts: later an operator has forgotten that a token was ended."""
+
+INTROSPECTION_GRACE_S_MAX: Final = 366 * 86_400.0
+"""Longest time without the issuer in which known tokens are accepted: a year on an island."""
+
+INTROSPECTION_TIMEOUT_S: Final = 5.0
+"""Seconds that an answer about a token may take: a client waits for its login, many for 10 s only."""
+
+INTROSPECTION_RETRY_S: Final = 10.0
+"""Seconds between two questions whether the issuer is back."""
+
+INTROSPECTION_THREADS: Final = 4
+"""Questions to the issuer at once; with answers in 50 ms they suffice for 80 a second."""
+
+INTROSPECTIONS_PER_S_MAX: Final = 20.0
+"""Questions to the issuer in a second, so that clients with made-up tokens cannot flood it. 1 200 tokens are asked
+about every minute; with more the interval becomes longer."""
+
+INTROSPECTION_BURST_S: Final = 2.0
+"""Seconds of questions that may be asked at once after a quiet time: 40."""
+
+INTROSPECTIONS_WAITING_MAX: Final = 256
+"""Tokens of logins that wait for an answer: the last waits 13 s. Further clients get the answer "busy"."""
+
+INTROSPECTIONS_PER_ADDRESS_MAX: Final = 16
+"""Such tokens of one remote address, so that one client cannot take the room of all."""
+
+INTROSPECTION_REFRESH_SHARE: Final = 4
+"""Every fourth question is about a token of an open connection, while any is due: a flood of logins must not keep
+revoked clients connected."""
+
+INACTIVE_KEPT_S: Final = 15.0
+"""Seconds for which the answer that a token is not active counts, at most the interval: a client that tries again every
+second asks four times a minute."""
+
+INACTIVE_TOKENS_MAX: Final = 4_096
+"""Tokens that are known to be inactive, about 200 bytes each; the oldest are forgotten first."""
+
+KNOWN_TOKENS_MAX: Final = 20_000
+"""Tokens that are known to be active, about 0.6 KiB each; equals the maximum of sessions. The least recently confirmed
+ones without a connection make room; without such ones a new client gets the answer "busy"."""
+
+KNOWN_TOKENS_BYTES_MAX: Final = 16 << 20
+"""Bytes of the tokens of open connections, which are needed to ask again: 8 000 of 2 KiB."""
+
+KNOWN_TOKENS_WRITTEN_PER_S_MAX: Final = 4 * KIB
+"""Bytes of known tokens that are written in a second, on average: 350 MB a day at most. 20 tokens are on the card 2 s
+after a login, 1 000 after 75 s; a power cut before forgets the newest."""
+
+KNOWN_TOKEN_LIFE_S_MIN: Final = 600.0
+"""Remaining life with which a token is stored. One with less has nearly ended once a machine has restarted, and clients
+with short tokens would have the file written all the time."""
+
 VERDICT_KEPT_S: Final = 60.0
 """Seconds that a correct password needs no verification again, for devices that reconnect."""

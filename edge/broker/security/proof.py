@@ -17,6 +17,17 @@ class LoginVerdict(enum.Enum):
     BUSY = "too many passwords to verify, or too many wrong ones"
 
 
+class TokenOrigin(NamedTuple):
+    """Origin of a token, to find the connections that it has opened."""
+
+    digest: str = ""
+    """SHA-256 of a token that the issuer is asked about (RFC 7662), hexadecimal; empty without introspection."""
+    subject: str = ""
+    """Claim `sub`: the person or client at the issuer."""
+    session: str = ""
+    """Claim `sid`: session of a person at the issuer; empty without one."""
+
+
 class VerifiedIdentity(NamedTuple):
     """Identity of an authenticated client, the same for all mechanisms."""
 
@@ -29,6 +40,8 @@ class VerifiedIdentity(NamedTuple):
     """Id of the secret that a password was verified against; empty without a password."""
     login: str = ""
     """Name that a client logged in by; empty where that is the user."""
+    origin: TokenOrigin | None = None
+    """Origin of the token; None without one."""
 
 
 Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]

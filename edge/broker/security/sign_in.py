@@ -90,6 +90,6 @@ class BearerVerifier(Protocol):
         """Return the sign-in of people; None if none is configured."""
         ...
 
-    def check(self, token: bytes, decided: Decided) -> None:
-        """Call `decided` once: at once, or after the issuer has sent its keys."""
+    def check(self, token: bytes, decided: Decided, source: str = "") -> None:
+        """Call `decided` once: at once, or after the issuer has answered. `source`: address of the client."""
         ...

@@ -6,6 +6,7 @@ key of its own type: ``none``, and a MAC keyed with a public key, are not signat
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from jwt.types import Options
 from edge.broker.configuration import TokenIssuer
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
-from edge.broker.security.proof import VerifiedIdentity
+from edge.broker.security.proof import TokenOrigin, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens
 
 ALGORITHMS: Final = {
@@ -108,6 +109,33 @@ def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: f
     return _proven(_signed_claims(token, keys, issuer), issuer, at_s)
 
 
+def is_signed(token: bytes) -> bool:
+    """Return True for a token with the form of a signed one (RFC 7519 section 3); the signature is not checked."""
+    try:
+        return "alg" in jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError):
+        return False
+
+
+def digest_of(token: bytes) -> str:
+    """Return the SHA-256 of a token, hexadecimal. Tokens cannot be guessed, so it needs no key (RFC 6749 section
+    10.10)."""
+    return hashlib.sha256(token).hexdigest()
+
+
+def identity_of_answer(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
+    """Return user and rights of an opaque token that the issuer says is active (RFC 7662 section 2.2). Raises
+    BearerTokenError unless it is for the audience and has an end."""
+    audience = claims.get("aud")
+    if issuer.audience not in (audience if isinstance(audience, list) else [audience]):
+        raise BearerTokenError(f"it is not for the audience {issuer.audience}")
+    if claims.get("iss", issuer.issuer) != issuer.issuer:
+        raise BearerTokenError("it is of another issuer")
+    if "exp" not in claims:
+        raise BearerTokenError("the answer of the issuer says no end (exp)")
+    return _proven(claims, issuer, at_s)
+
+
 def _signed_claims(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer) -> Mapping[str, Any]:
     """Return the claims of a token for the audience, signed by the issuer. Raises BearerTokenError."""
     try:
@@ -161,7 +189,14 @@ def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> Veri
     user = _claim(claims, issuer.user_claim)
     if not isinstance(user, str) or not 0 < len(user) <= USERNAME_CHARACTERS_MAX or not user.isprintable():
         raise BearerTokenError(f"claim {issuer.user_claim} does not contain a user name")
-    return VerifiedIdentity(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s)
+    origin = TokenOrigin("", _short(claims, "sub"), _short(claims, "sid"))
+    return VerifiedIdentity(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s, origin=origin)
+
+
+def _short(claims: Mapping[str, Any], name: str) -> str:
+    """Return a claim that names something; empty without one, or if it is too long."""
+    value = claims.get(name)
+    return value if isinstance(value, str) and len(value) <= USERNAME_CHARACTERS_MAX else ""
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:

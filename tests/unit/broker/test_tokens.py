@@ -28,7 +28,7 @@ from edge.broker.security.limits import (
     TOKEN_LEEWAY_S,
     TOKENS_WAITING_MAX,
 )
-from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
+from edge.broker.security.proof import LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.tokens import BearerTokenError, UnknownIssuerKey, read_keys, rights, verify
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 
@@ -56,7 +56,9 @@ class TestValidTokens:
     @pytest.mark.parametrize("algorithm", KEYS)
     def test_all_algorithms_are_accepted(self, algorithm: str) -> None:
         proven = checked(KEYS[algorithm].token(claims()))
-        assert proven == VerifiedIdentity("ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
+        assert proven == VerifiedIdentity(
+            "ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60, origin=TokenOrigin(subject="ann")
+        )
 
     def test_several_audiences_without_a_key_id_are_accepted(self) -> None:
         token = jwt.encode(claims(aud=["other", AUDIENCE]), KEYS["ES256"].private, "ES256")

@@ -197,7 +197,9 @@ def whole(pki: Path) -> Documents:
 def external(pki: Path) -> Documents:
     """Return the same resources for clients with tokens."""
     documents = whole(pki)
-    oidc = {"issuer": "http://127.0.0.1:1/a", "audience": "gw", "caCert": str(pki / "ca.pem")}
+    asking = {"clientId": "node", "clientSecret": "s3cret"}
+    oidc: Any = {"issuer": "http://127.0.0.1:1/a", "audience": "gw", "caCert": str(pki / "ca.pem")}
+    oidc["introspection"] = asking
     documents["AddressSpace/default"]["authenticationService"] = {"name": "external", "oidc": oidc}
     return documents
 
@@ -230,6 +232,7 @@ OTHER: Final[dict[str, Edit]] = {
         ("AddressSpace/default", "authenticationService.oidc.clientSecret"): "other",
     },
     f"{EXTERNAL}.scope": {("AddressSpace/default", "authenticationService.oidc.scope"): "openid groups"},
+    f"{EXTERNAL}.introspection": {("AddressSpace/default", "authenticationService.oidc.introspection"): None},
     f"{EXTERNAL}.issuer": {("AddressSpace/default", "authenticationService.oidc.issuer"): "http://127.0.0.1:1/b"},
     "AddressSpace deviceApi": {("AddressSpace/default", "deviceApi"): None},
     "AddressSpace deviceApi.tenant": {

@@ -93,7 +93,7 @@ class Issuer:
         self.begun = ()
         return self.person()
 
-    def check(self, token: bytes, decided: Any) -> None:
+    def check(self, token: bytes, decided: Any, source: str = "") -> None:
         decided(LoginVerdict.REFUSED, None)
 
     def person(self) -> SignedInPerson:

@@ -53,7 +53,7 @@ class TokenIssuer:
     issuer = "https://id.example"
     code_flow = None
 
-    def check(self, token: bytes, decided: Any) -> None:
+    def check(self, token: bytes, decided: Any, source: str = "") -> None:
         if token == b"good":
             decided(LoginVerdict.ACCEPTED, VerifiedIdentity("tim", (VIEW,), UTC_S + 3_600))
         else:

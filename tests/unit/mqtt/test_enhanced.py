@@ -37,7 +37,7 @@ def joe() -> CredentialUser:
 class Tokens:
     """Issuer; its tokens have the form ``user:expiry``."""
 
-    def check(self, token: bytes, decided: Decided) -> None:
+    def check(self, token: bytes, decided: Decided, source: str = "") -> None:
         user, _, expiry = token.decode().partition("-")
         if user == "bad":
             decided(LoginVerdict.REFUSED, None)

@@ -1,0 +1,299 @@
+"""Asks the issuer whether tokens are active (RFC 7662), before a login is answered and while its connection is open.
+
+```
+ signed token ──► signature ─┐              ┌─► known and fresh: accepted at once
+                             ├─► confirm ───┼─► issuer away: accepted if it was active within the grace, else "busy"
+ opaque token ───────────────┘              └─► question ──► threads ──► issuer ──► known tokens, logins that wait
+                                                   ▲
+ tokens of open connections, every interval ───────┘  not active: their connections end
+```
+
+An issuer that does not answer is asked about a made-up token only, until it is back. Nothing here blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from edge.broker.configuration import TokenIntrospection, TokenIssuer
+from edge.broker.security.issuer_requests import IntrospectionEndpoint, IssuerError
+from edge.broker.security.known_tokens import KnownToken, KnownTokens
+from edge.broker.security.limits import (
+    INACTIVE_KEPT_S,
+    INTROSPECTION_RETRY_S,
+    INTROSPECTION_THREADS,
+    KNOWN_TOKENS_WRITTEN_PER_S_MAX,
+)
+from edge.broker.security.proof import Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
+from edge.broker.security.token_questions import QuestionPace, TokenQuestion, TokenQuestions, WaitingToken
+from edge.broker.security.tokens import BearerTokenError, digest_of, identity_of_answer
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+"""Seconds between two looks at the tokens of open connections."""
+
+Ask = Callable[[bytes], Mapping[str, Any]]
+"""Asks the issuer about a token; blocks, and raises IssuerError."""
+
+
+class TokenConnections(Protocol):
+    """Open connections by token (`edge.broker.security.token_grants`)."""
+
+    def digests(self) -> set[str]:
+        """Return the digests of the tokens of open connections."""
+        ...
+
+    def end(self, ended: Callable[[TokenOrigin], bool]) -> int:
+        """Close the connections of tokens; return their number."""
+        ...
+
+
+class Introspection:
+    """Answers whether tokens are active. Call `start`, later `stop`, inside a running loop."""
+
+    def __init__(
+        self,
+        issuer: TokenIssuer,
+        settings: TokenIntrospection,
+        data: Path,
+        *,
+        utc_s: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Ask | None = None,
+    ) -> None:
+        """`data`: folder for the stored tokens."""
+        self._issuer = issuer
+        self._settings = settings
+        self._utc_s = utc_s
+        self._clock = clock
+        self._ask = ask or IntrospectionEndpoint(issuer, settings.client_id, settings.client_secret).ask
+        self._known = KnownTokens(issuer.issuer, issuer.audience, data, settings.interval + settings.grace_s)
+        self._questions = TokenQuestions()
+        self._wanted = asyncio.Event()
+        self._connections: TokenConnections | None = None
+        self._executor = ThreadPoolExecutor(INTROSPECTION_THREADS, thread_name_prefix="introspection")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pace = QuestionPace()
+        self._probe_at = float("-inf")
+        self._save_at = float("-inf")
+        """When new tokens may be written, monotonic."""
+        self._save_fails = False
+        self.problem: str | None = None
+        """Why the issuer does not answer; None while it does."""
+
+    def start(self, connections: TokenConnections | None = None) -> None:
+        """Load the stored tokens, and start asking. `connections`: those that end with their token."""
+        self._connections = connections
+        self._known.load(self._utc_s())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work(), name="introspection") for _ in range(INTROSPECTION_THREADS)]
+        self._tasks.append(loop.create_task(self._follow(), name="introspection: known tokens"))
+
+    async def stop(self) -> None:
+        """Answer the logins that wait, and store the known tokens. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            self.problem = self.problem or "the node stops"
+            await self._save()
+        for question in self._questions.waiting():
+            self._answer_without_issuer(question)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds for which an answer counts."""
+        return self._settings.interval
+
+    # --- logins -----------------------------------------------------------------------------------------------------
+
+    def confirm(self, token: bytes, proven: VerifiedIdentity | None, decided: Decided, source: str = "") -> None:
+        """Call `decided` once, now or later. `proven`: identity of a token with a valid signature; None for an opaque
+        one. `source`: address of the client."""
+        digest, login = digest_of(token), WaitingToken(decided, source, proven)
+        known, now = self._known.find(digest), self._clock()
+        if self._known.is_inactive(digest, now):
+            decided(LoginVerdict.REFUSED, None)
+        elif self.problem is not None or (known is not None and now - known.answered_at < self.interval_s):
+            self._answer(digest, token, login)
+        elif self._questions.add_login(digest, token, login):
+            self._wanted.set()
+        else:
+            decided(LoginVerdict.BUSY, None)
+
+    def _answer(self, digest: str, token: bytes, login: WaitingToken) -> None:
+        """Answer a login by what is known: a token that was never active is asked to come again."""
+        known = self._known.find(digest)
+        proven = login.proven or (known.proven if known is not None else None)
+        accepted = known is not None and self._known.is_valid_offline(known, self._utc_s())
+        if known is None or proven is None or not accepted or not self._known.keep_token(known, token):
+            login.decided(LoginVerdict.BUSY, None)
+            return
+        origin = (proven.origin or TokenOrigin())._replace(digest=digest)
+        login.decided(LoginVerdict.ACCEPTED, proven._replace(origin=origin))
+
+    def _answer_without_issuer(self, question: TokenQuestion) -> None:
+        for login in self._questions.finish(question):
+            self._answer(question.digest, question.token, login)
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Ask the questions, one after the other."""
+        while True:
+            await self._wanted.wait()
+            if not len(self._questions):
+                self._wanted.clear()
+                continue
+            question = self._questions.take()
+            if question is None:
+                continue
+            try:
+                await asyncio.sleep(self._pace.delay_s(self._clock()))
+                await self._ask_about(question)
+            finally:
+                self._answer_without_issuer(question)
+
+    async def _ask_about(self, question: TokenQuestion) -> None:
+        """Ask the issuer about one token. Without an answer find out whether that is due to the token."""
+        try:
+            document = await self._asked(question.token)
+        except IssuerError as why:
+            log.debug("introspection: %s", why)
+            known = self._known.find(question.digest)
+            if known is not None:  # ask again somewhat later
+                known.answered_at = self._clock() - self.interval_s + min(INTROSPECTION_RETRY_S, self.interval_s)
+            await self._probe()
+            return
+        self._is_back()
+        self._take_answer(question, document)
+
+    async def _asked(self, token: bytes) -> Mapping[str, Any]:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._ask, token)
+
+    def _take_answer(self, question: TokenQuestion, document: Mapping[str, Any]) -> None:
+        """Note the answer about a token, and answer the logins that wait for it."""
+        digest, now, at_s = question.digest, self._clock(), self._utc_s()
+        logins = self._questions.finish(question)
+        signed = next((login.proven for login in logins if login.proven is not None), None)
+        before = self._known.find(digest)
+        try:
+            fresh = self._confirmed(document, signed, before, now, at_s)
+        except BearerTokenError as why:
+            self._end(digest, now)
+            log.info("token refused: %s", why)
+            for login in logins:
+                login.decided(LoginVerdict.REFUSED, None)
+            return
+        in_use = self._in_use()
+        if not self._known.confirm(digest, fresh, in_use):
+            log.warning("no room for a further token: %d belong to open connections", len(in_use))
+        for login in logins:
+            self._answer(digest, question.token, login)
+
+    def _confirmed(
+        self,
+        document: Mapping[str, Any],
+        signed: VerifiedIdentity | None,
+        before: KnownToken | None,
+        now: float,
+        at_s: float,
+    ) -> KnownToken:
+        """Return the token of a positive answer. Raises BearerTokenError for a negative one."""
+        if not document["active"]:
+            raise BearerTokenError("the issuer says that it is not active")
+        if signed is not None and signed.expires_at_s is not None:
+            return KnownToken(at_s, now, signed.expires_at_s, None)
+        if before is not None and before.proven is None:
+            return KnownToken(at_s, now, before.expires_at_s, None)
+        proven = identity_of_answer(document, self._issuer, at_s)
+        return KnownToken(at_s, now, proven.expires_at_s or at_s, proven)
+
+    def _end(self, digest: str, now: float) -> None:
+        """End the connections of a token that is not active."""
+        self._known.end(digest, now + min(INACTIVE_KEPT_S, self.interval_s))
+        if self._connections is not None:
+            self._connections.end(lambda origin: origin.digest == digest)
+
+    def _in_use(self) -> set[str]:
+        return self._connections.digests() if self._connections is not None else set()
+
+    # --- while connections are open ---------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Ask about the tokens of open connections, and whether a silent issuer is back."""
+        await self._probe()
+        while True:
+            if self.problem is not None and self._clock() >= self._probe_at:
+                await self._probe()
+            self._review()
+            if self._known.revoked or (self._known.changed and self._clock() >= self._save_at):
+                await self._save()
+            await asyncio.sleep(TICK_S)
+
+    async def _probe(self) -> None:
+        """Ask about a made-up token, which any answer shows to be reached."""
+        try:
+            await self._asked(secrets.token_urlsafe(16).encode())
+        except IssuerError as why:
+            self._went_away(str(why))
+        else:
+            self._is_back()
+
+    def _went_away(self, why: str) -> None:
+        if self.problem is None:
+            log.warning(
+                "token issuer %s: introspection: %s; tokens that were active count for %g s",
+                self._issuer.issuer,
+                why,
+                self._settings.grace_s,
+            )
+        self.problem, self._probe_at = why, self._clock() + INTROSPECTION_RETRY_S
+        for question in self._questions.waiting():
+            self._answer_without_issuer(question)
+
+    def _is_back(self) -> None:
+        if self.problem is not None:
+            log.info("token issuer %s: introspection works again", self._issuer.issuer)
+        self.problem = None
+
+    def _review(self) -> None:
+        """Let the tokens of open connections be asked about in time, and end those that count no longer."""
+        now, at_s, in_use = self._clock(), self._utc_s(), self._in_use()
+        self._known.tidy(in_use, at_s, now - self.interval_s, away=self.problem is not None)
+        gone = {digest for digest in in_use if self._known.find(digest) is None}
+        if gone and self._connections is not None:
+            self._connections.end(lambda origin: origin.digest in gone)
+        if self.problem is not None:
+            return
+        for digest in in_use - gone:
+            known = self._known.find(digest)
+            if known is not None and known.token and now - known.answered_at >= self.interval_s:
+                self._questions.add_refresh(digest, known.token)
+        if len(self._questions):
+            self._wanted.set()
+
+    async def _save(self) -> None:
+        """Write the known tokens."""
+        work = self._known.to_store()
+        try:
+            written = await asyncio.to_thread(work)
+        except OSError as error:
+            self._known.not_stored()
+            self._save_at = self._clock() + INTROSPECTION_RETRY_S
+            if not self._save_fails:
+                log.warning("cannot store the known tokens in the data directory: %s", error.strerror)
+            self._save_fails = True
+        else:
+            self._save_at = self._clock() + written / KNOWN_TOKENS_WRITTEN_PER_S_MAX
+            self._save_fails = False
