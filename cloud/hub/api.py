@@ -41,7 +41,6 @@ from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.fleet_pages import SORTS
 from cloud.hub.registry.registry import Registry
-from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.hub.seen_gateway import SeenGateway
 from cloud.lake.faults import RegistryError
@@ -65,8 +64,6 @@ LIVE_INTERVAL_S: Final = 2.0
 """Time between two live figures: half as often as a gateway's, as a hub has more pages open."""
 _STATES: Final = ("", "danger", *FleetCondition)
 """Values of the query parameter `state`."""
-UNAVAILABLE: Final = (RegistryError, RegistryClosed)
-"""Errors of a registry that cannot be read now."""
 
 
 def application(
@@ -284,7 +281,7 @@ class Api:
         """Show the gateways by state, troubles with one likely cause, and sites."""
         try:
             summary = await self._views.of(scope.tenant).summary()
-        except UNAVAILABLE as error:
+        except RegistryError as error:
             return RequestRefused(503, str(error)).response()
         return json_response(summary._asdict())
 
@@ -297,7 +294,7 @@ class Api:
             page = await self._views.of(scope.tenant).page(*_gateway_query(request))
         except RequestRefused as refused:
             return refused.response()
-        except UNAVAILABLE as error:
+        except RegistryError as error:
             return RequestRefused(503, str(error)).response()
         rows = [self._summary(one) for one in page.rows]
         return json_response({"gateways": rows, "next": page.next, "total": page.total})
@@ -309,7 +306,7 @@ class Api:
             return await csv_response(self._views.of(scope.tenant).every(query))
         except RequestRefused as refused:
             return refused.response()
-        except UNAVAILABLE as error:
+        except RegistryError as error:
             return RequestRefused(503, str(error)).response()
 
     @staticmethod
@@ -325,7 +322,7 @@ class Api:
             if gateway is None:
                 return RequestRefused(404, f"no gateway {name} in tenant {tenant}", code="gateway-not-found").response()
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
-        except UNAVAILABLE as error:
+        except RegistryError as error:
             return RequestRefused(503, str(error)).response()
         rate = gateway.gateway.rate
         more = {"rate": rate.history(self._clock()) if rate is not None else [], "marks": marks, "marks_total": total}

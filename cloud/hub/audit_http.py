@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.audit_trail import AuditNotReady, HubAudit, SearchInProgress
+from cloud.hub.audit_trail import HubAudit, SearchInProgress
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import AUDIT_KEPT_S
 from cloud.hub.registry.audit import AuditFilter, NumberedEntry
@@ -25,7 +25,7 @@ from edge.broker.http.queries import choice_of, limit_of, number_of
 from edge.broker.http.route import PURE, HttpRoute
 
 AUDIT: Final = "/api/v1/audit"
-answered: Final = answering({AuditNotReady: 503, SearchInProgress: 429})
+answered: Final = answering({SearchInProgress: 429})
 _OUTCOMES: Final = {"": None, "done": True, "refused": False}
 _TEXT_CHARACTERS_MAX: Final = 100
 

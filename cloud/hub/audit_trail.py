@@ -12,14 +12,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.changes import CHANGE, NotedChange
-from cloud.hub.ended_task import end_task
 from cloud.hub.limits import (
     AUDIT_CHECK_S,
     AUDIT_CLEANUP_S,
@@ -33,6 +32,7 @@ from cloud.hub.limits import (
 )
 from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.audit import Audit, AuditEntry, AuditFilter, AuditReader, FoundEntries
+from cloud.hub.registry_thread import RegistryThread
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import USER, HttpAccess
 from edge.broker.http.oidc_api import CALLBACK
@@ -52,7 +52,6 @@ _SESSIONS: Final = {
     ("DELETE", SESSION): "session.close",
 }
 """Actions of sign-ins and sign-outs, by method and path."""
-_NOT_READY: Final = "the hub is starting or stopping; try again in some seconds"
 _FAILED: Final = 500
 """Status of an answer when the endpoint raised an exception."""
 _UNANSWERED: Final = "the request ended without an answer: the change may have been made"
@@ -62,10 +61,6 @@ _REFUSED_INTERVAL_US: Final = int(AUDIT_REFUSED_INTERVAL_S * 1_000_000)
 _SESSION_INTERVAL_US: Final = int(AUDIT_SESSION_INTERVAL_S * 1_000_000)
 _LEFT_OUT: Final = '{"left_out":true}'
 """Value that was too large."""
-
-
-class AuditNotReady(Exception):
-    """The hub is starting or stopping; the request may be repeated in some seconds."""
 
 
 class SearchInProgress(Exception):
@@ -80,18 +75,18 @@ class HubAudit:
         """`now`: UTC seconds since 1970."""
         self.lost = 0
         """Lines lost since the start, as too many waited."""
-        self._url = registry
         self._now = now
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="audit")
-        self._registry: Audit | None = None
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="audit-reading")
-        self._reader: AuditReader | None = None
+        self._writer = RegistryThread("audit", lambda: Audit(registry))
+        self._reader = RegistryThread("audit-reading", lambda: AuditReader(registry))
         self._searching: set[str] = set()
         """Users with a search in progress."""
         self._waiting: deque[AuditEntry] = deque()
         self._fault: str | None = None
         self._cleaned_at = float("-inf")
-        self._task: asyncio.Task[None] | None = None
+        self._keeping = PeriodicTask(
+            "audit", self._keep, AUDIT_CHECK_S,
+            log=log, failed="old lines of the audit are not deleted", expected=(RegistryError,),
+        )  # fmt: skip
 
     @property
     def trouble(self) -> str | None:
@@ -103,47 +98,32 @@ class HubAudit:
 
     async def open(self) -> None:
         """Open the registry. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        self._registry = await loop.run_in_executor(self._executor, Audit, self._url)
-        self._reader = await loop.run_in_executor(self._reading, AuditReader, self._url)
-        self._task = loop.create_task(self._keep(), name="audit")
+        await self._writer.open()
+        await self._reader.open()
+        self._keeping.start()
 
     async def close(self) -> None:
         """Write what waits, and close the registry. Idempotent."""
-        task, self._task = self._task, None
-        await end_task(task)
+        await self._keeping.stop()
         await self._write()
-        registry, self._registry = self._registry, None
-        reader, self._reader = self._reader, None
-        loop = asyncio.get_running_loop()
-        if reader is not None:
-            await loop.run_in_executor(self._reading, reader.close)
-        if registry is not None:
-            await loop.run_in_executor(self._executor, registry.close)
-        self._reading.shutdown()
-        self._executor.shutdown()
+        await self._reader.close()
+        await self._writer.close()
 
     def now_us(self) -> int:
         """Return UTC microseconds since 1970."""
         return int(self._now() * 1_000_000)
 
     async def ask(self, work: Callable[[Audit], T]) -> T:
-        """Run `work` on the registry's thread. Raises `AuditNotReady`, `RegistryError`."""
-        registry = self._registry
-        if registry is None:
-            raise AuditNotReady(_NOT_READY)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+        """Run `work` on the registry's thread. Raises `RegistryError`."""
+        return await self._writer.run(work)
 
     async def search(self, who: str, wanted: AuditFilter, limit: int) -> FoundEntries:
         """Return a page of lines, for one search of `who` at a time. It delays no line that is written. Raises
-        `SearchInProgress`, `AuditNotReady`, `RegistryError`."""
-        reader = self._reader
-        if reader is None:
-            raise AuditNotReady(_NOT_READY)
+        `SearchInProgress`, `RegistryError`."""
         if who in self._searching:
             raise SearchInProgress("your last search of the audit is not done yet; wait for it, and try again")
+        found = self._reader.submit(lambda reader: reader.page(wanted, limit))
         self._searching.add(who)
-        found = asyncio.get_running_loop().run_in_executor(self._reading, reader.page, wanted, limit)
         found.add_done_callback(lambda _: self._searching.discard(who))
         return await asyncio.shield(found)  # a search goes on after its client has left, and counts until its end
 
@@ -157,7 +137,7 @@ class HubAudit:
         self._waiting.append(entry)
 
     async def clean_up(self) -> int:
-        """Delete old lines; return their number. Raises `AuditNotReady`, `RegistryError`."""
+        """Delete old lines; return their number. Raises `RegistryError`."""
         before_us = self.now_us() - AUDIT_KEPT_S * 1_000_000
         return await self.ask(lambda registry: registry.clean_up(before_us, AUDIT_TENANT_ROWS_MAX))
 
@@ -168,7 +148,7 @@ class HubAudit:
         self._waiting.clear()
         try:
             await self.ask(lambda registry: registry.add(entries))
-        except (RegistryError, AuditNotReady) as error:
+        except RegistryError as error:
             self._keep_waiting(entries, str(error))
         except BaseException:
             self._keep_waiting(entries, "internal error")
@@ -187,17 +167,10 @@ class HubAudit:
 
     async def _keep(self) -> None:
         """Write again what waits, and delete old lines when they are due."""
-        while True:
-            try:
-                await self._write()
-                if not 0 <= self._now() - self._cleaned_at < AUDIT_CLEANUP_S:
-                    self._cleaned_at = self._now()
-                    await self.clean_up()
-            except (RegistryError, AuditNotReady) as error:
-                log.warning("old lines of the audit are not deleted: %s", error)
-            except Exception:  # an internal error must not end the task silently
-                log.exception("the audit failed with an internal error")
-            await asyncio.sleep(AUDIT_CHECK_S)
+        await self._write()
+        if not 0 <= self._now() - self._cleaned_at < AUDIT_CLEANUP_S:
+            self._cleaned_at = self._now()
+            await self.clean_up()
 
 
 class AuditTrail:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from cloud.hub.registry.database import Database
-from cloud.hub.registry_thread import RegistryClosed, RegistryThread
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
 from cloud.lake.faults import RegistryError
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class BoundedReads:
 
     def __init__(self, name: str, registry: sa.URL, waiting_max: int, clock: Callable[[], float]) -> None:
         """`waiting_max`: reads that wait or run at a time; `clock`: monotonic seconds."""
-        self._thread = RegistryThread(name, registry, reading=True)
+        self._thread = RegistryThread(name, database_of(registry, reading=True))
         self._name = name
         self._waiting_max = waiting_max
         self._waiting = self._held = 0
@@ -59,7 +59,7 @@ class BoundedReads:
             self._held -= 1
 
     async def run(self, work: Callable[[Database], T]) -> T:
-        """Run a read. Raises `ReadsBusy`, `RegistryClosed`, `RegistryError`, and what the work raises."""
+        """Run a read. Raises `ReadsBusy`, `RegistryError`, and what the work raises."""
         self._require_working()
         if self._waiting >= self._waiting_max:
             raise ReadsBusy(f"{self._name}: {self._waiting} requests wait; try again in some seconds")

@@ -5,15 +5,14 @@ It may wait for landings of other hubs, so it is apart from the looks by which a
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.registry.danger_filling import DangerFilling
+from cloud.hub.registry_thread import RegistryThread
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -31,37 +30,25 @@ class DangerUpkeep:
 
     def __init__(self, registry: sa.URL, hub: str) -> None:
         """`hub`: writer id of this hub."""
-        self._registry = registry
-        self._hub = hub
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="columns of gateways")
-        self._filling: DangerFilling | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._thread = RegistryThread("columns of gateways", lambda: DangerFilling(registry, hub))
+        self._filling = PeriodicTask(
+            "columns of gateways", self._fill, FILL_EVERY_S,
+            log=log, failed="gateways of hubs of an older version are listed by their connection only",
+            expected=(RegistryError,),
+        )  # fmt: skip
 
     def start(self) -> None:
         """Start to fill columns."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="columns of gateways")
+        self._filling.start()
 
     async def close(self) -> None:
         """Stop. Idempotent."""
-        task, self._task = self._task, None
-        await end_task(task)
-        filling, self._filling = self._filling, None
-        if filling is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, filling.close)
-        self._executor.shutdown(wait=False)
+        await self._filling.stop()
+        await self._thread.close()
 
-    async def _run(self) -> None:
-        loop, trouble = asyncio.get_running_loop(), False
-        self._filling = await loop.run_in_executor(self._executor, DangerFilling, self._registry, self._hub)
-        while True:
-            filled = 0
-            try:
-                filled = await loop.run_in_executor(self._executor, self._filling.fill, FILL_S)
-                trouble = False
-            except RegistryError as error:
-                if not trouble:
-                    log.warning("gateways of hubs of an older version are listed by their connection only: %s", error)
-                trouble = True
-            except Exception:  # an internal error must not end the task silently
-                log.exception("columns of gateways are not filled: internal error")
-            await asyncio.sleep(FILL_PAUSE_S if filled else FILL_EVERY_S)
+    async def _fill(self) -> float:
+        """Fill some columns, and return the seconds until the next time."""
+        if not self._thread.is_open:
+            await self._thread.open()
+        filled = await self._thread.run(lambda filling: filling.fill(FILL_S))
+        return FILL_PAUSE_S if filled else FILL_EVERY_S

@@ -22,7 +22,7 @@ from cloud.hub.registry.directory import GatewayRecord, waiting_gateways
 from cloud.hub.registry.fleet_counts import ConditionCounts, count_conditions, count_label, latest_troubles
 from cloud.hub.registry.fleet_pages import NeverConnected, labels_of_keys
 from cloud.hub.registry.notices import ChangeHint
-from cloud.hub.registry_thread import RegistryClosed, RegistryThread
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
 from cloud.hub.seen_gateway import classify, waiting_gateway
 
 T = TypeVar("T")
@@ -119,8 +119,7 @@ class _Numbers(NamedTuple):
 
 
 class FleetNumbers:
-    """Numbers of the fleet and of its tenants. `open`, later `close`. Every read raises `RegistryError` and
-    `RegistryClosed`."""
+    """Numbers of the fleet and of its tenants. `open`, later `close`. Every read raises `RegistryError`."""
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class FleetNumbers:
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: monotonic seconds; `hint` is given when labels change."""
         self._fleet = fleet
-        self._thread = RegistryThread("numbers of gateways", registry, reading=True)
+        self._thread = RegistryThread("numbers of gateways", database_of(registry, reading=True))
         self._now_us = now_us
         self._clock = clock
         self._hint = hint

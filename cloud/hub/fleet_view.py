@@ -37,7 +37,6 @@ from cloud.hub.registry.fleet_pages import (
     read_page,
 )
 from cloud.hub.registry.notices import ChangeHint
-from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.seen_gateway import SeenGateway, classify, waiting_gateway
 from cloud.lake.faults import RegistryError
 
@@ -104,8 +103,7 @@ class FleetView:
 
     async def page(self, query: GatewayQuery, after: str, limit: int) -> GatewayListPage:
         """Return a page of a query behind a position. A gateway that has changed since the registry was written is
-        shown with its present condition. Raises `RequestRefused` for a wrong position, `RegistryError`,
-        `RegistryClosed`."""
+        shown with its present condition. Raises `RequestRefused` for a wrong position, `RegistryError`."""
         wanted, place = self._filter(query), _place_of(after) if after else None
         never = await self._numbers.never(self._tenant)
         reads = self._reads.pages if wanted.is_quick else self._reads.searches
@@ -119,7 +117,7 @@ class FleetView:
 
     async def every(self, query: GatewayQuery) -> AsyncGenerator[Sequence[SeenGateway], None]:
         """Yield all gateways of a query by tenant and name, some at a time: each is there once, whatever changes
-        meanwhile. Raises `ReadsBusy`, `RegistryError`, `RegistryClosed`."""
+        in between. Raises `ReadsBusy`, `RegistryError`."""
         wanted = self._filter(query)._replace(sort=BY_KEY, down=False)
         with self._reads.files.hold():
             never = await self._numbers.never(self._tenant)
@@ -133,14 +131,14 @@ class FleetView:
                 place = found[-1].place
 
     async def one(self, key: Key) -> SeenGateway | None:
-        """Return one gateway; None if the scope does not have it. Raises `RegistryError`, `RegistryClosed`."""
+        """Return one gateway; None if the scope does not have it. Raises `RegistryError`."""
         if self._tenant not in (None, key[0]):
             return None
         here = self._fleet.gateways.get(key)
         is_here = here is not None and here.session is not None
         try:
             found = await self._reads.pages.run(partial(_read_one, key=key))
-        except (RegistryError, RegistryClosed):
+        except RegistryError:
             if here is None or not is_here:
                 raise
             return classify(here, {}, self._now_us())
@@ -151,7 +149,7 @@ class FleetView:
         return None if found.enrolled_us is None else waiting_gateway(key, found.enrolled_us, found.labels)
 
     async def summary(self) -> FleetSummary:
-        """Return the gateways in numbers. Raises `RegistryError`, `RegistryClosed`."""
+        """Return the gateways in numbers. Raises `RegistryError`."""
         return await self._numbers.summary(self._tenant)
 
     def _filter(self, query: GatewayQuery) -> FleetFilter:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.fleet import FleetCount, FleetState
 from cloud.hub.limits import COUNTED_EVERY_S, COUNTED_REST
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.fleet_counts import ConnectionCount, count_connections
 from cloud.hub.registry.notices import ChangeHint
-from cloud.hub.registry_thread import RegistryClosed, RegistryThread
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -34,45 +34,36 @@ class GatewayCounter:
         """`hint` is given when gateways connect or disconnect; `clock`: monotonic seconds."""
         self._hint = hint
         self._fleet = fleet
-        self._thread = RegistryThread("numbers of connections", registry, reading=True)
+        self._thread = RegistryThread("numbers of connections", database_of(registry, reading=True))
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-        self._failing = False
+        self._counting = PeriodicTask(
+            "numbers of gateways", self._count_again, COUNT_PAUSE_S,
+            log=log, failed="the numbers of gateways are not counted", expected=(RegistryError,), wait=self._rest,
+        )  # fmt: skip
 
     async def open(self) -> None:
         """Open the registry, and start to count. Raises `RegistryError`."""
         await self._thread.open()
-        self._task = asyncio.get_running_loop().create_task(self._repeat(), name="numbers of gateways")
+        self._counting.start()
 
     async def close(self) -> None:
         """Stop, and close the registry. Idempotent."""
-        task, self._task = self._task, None
-        await end_task(task)
+        await self._counting.stop()
         await self._thread.close()
 
     async def count(self) -> None:
-        """Count once. Raises `RegistryError`, `RegistryClosed`."""
+        """Count once. Raises `RegistryError`."""
         self._fleet.counted = _sum(await self._thread.run(_read), self._fleet.hub)
 
-    async def _repeat(self) -> None:
-        while True:
-            began = self._clock()
-            try:
-                await self.count()
-            except (RegistryError, RegistryClosed) as error:
-                self._failed(str(error))
-            except Exception as error:  # an internal error must not end the task silently
-                log.exception("the numbers of gateways are not counted: internal error")
-                self._failed(f"internal error: {type(error).__name__}")
-            else:
-                self._failing = False
-            await asyncio.sleep(max(COUNT_PAUSE_S, COUNTED_REST * (self._clock() - began)))
-            await self._hint.wait(COUNTED_EVERY_S)
+    async def _count_again(self) -> float:
+        """Count, and return the seconds to rest: longer after a slow count."""
+        began = self._clock()
+        await self.count()
+        return max(COUNT_PAUSE_S, COUNTED_REST * (self._clock() - began))
 
-    def _failed(self, why: str) -> None:
-        if not self._failing:
-            log.warning("the numbers of gateways are not counted: %s", why)
-        self._failing = True
+    async def _rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._hint.wait(COUNTED_EVERY_S)
 
 
 def _read(database: Database) -> list[ConnectionCount]:

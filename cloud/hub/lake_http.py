@@ -33,7 +33,6 @@ from cloud.hub.fleet_view import FleetViews
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.limits import SPANS_SENT_MAX
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.reader.client import LakeReader, ReadBusy, ReadFailed, ReadTableMissing, ReadUnreadable
 from cloud.reader.limits import DAYS_MAX, HOURS_DAYS_MAX, POINTS_MAX, PROOF_S_MAX, ROWS_DEFAULT, SERIES_DAYS
@@ -73,9 +72,7 @@ def _missing(error: ReadTableMissing) -> Response:
     return json_response({**_NO_ROWS, "missing": str(error)})
 
 
-answered: Final = answering(
-    {RegistryClosed: 503, ReadTableMissing: _missing, ReadBusy: 503, ReadUnreadable: 503, ReadFailed: 400}
-)
+answered: Final = answering({ReadTableMissing: _missing, ReadBusy: 503, ReadUnreadable: 503, ReadFailed: 400})
 
 
 def lake_routes(

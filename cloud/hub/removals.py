@@ -18,7 +18,7 @@ from cloud.hub.peers import tenant_of_user
 from cloud.hub.registry.audit import AuditEntry
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.tenant_removal import RemovalStep, StepResult, TenantRemoval, TenantRemovals
-from cloud.hub.registry_thread import RegistryThread
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.removal_work import PAUSE_S_MAX, RemovalParts, RemovalWork
 from cloud.hub.roles import has_fleet_right
 from cloud.hub.tenants import TenantRemoved
@@ -63,8 +63,8 @@ class HubTenantRemovals:
         self._ending: dict[str, float] = {}
         """Tenants with open connections here, and when their removal was first seen."""
         self._busy = asyncio.Lock()
-        self._reading = RegistryThread("removals-reading", registry, reading=True)
-        self._writing = RegistryThread("removals", registry)
+        self._reading = RegistryThread("removals-reading", database_of(registry, reading=True))
+        self._writing = RegistryThread("removals", database_of(registry))
         self._writes = False
         """The thread for changes is open: most hubs never remove a tenant."""
         self._opening = asyncio.Lock()

@@ -20,7 +20,6 @@ from cloud.hub.changes import note_change, note_recorded
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.peers import tenant_fault, tenant_of_user
 from cloud.hub.registry.tenant_removal import RemovalRefusal, TenantNotRemoved, TenantRemoval, removal_line
-from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.removals import HubTenantRemovals
 from cloud.hub.scope import FLEET, require_fleet, scope_of
 from edge.broker.http.access import HttpAccess, remote_host
@@ -65,7 +64,7 @@ def _refused(error: TenantNotRemoved) -> Response:
     return refused.response(contents=error.contents)
 
 
-answered: Final = answering({TenantNotRemoved: _refused, RegistryClosed: 503})
+answered: Final = answering({TenantNotRemoved: _refused})
 
 
 def removal_routes(removals: HubTenantRemovals, access: HttpAccess, now_us: Callable[[], int]) -> list[HttpRoute]:

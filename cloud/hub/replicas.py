@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.fleet import FleetState
 from cloud.hub.limits import (
     HUB_SILENT_S,
@@ -30,6 +29,7 @@ from cloud.hub.limits import (
 from cloud.hub.registry.hubs import HubRecord, Hubs, HubState
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.schema import SCHEMA_VERSION
+from cloud.hub.registry_thread import RegistryThread
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -67,11 +67,8 @@ class HubReplicas:
         """`hub`: writer id of this hub; `describe` returns its record now; `returned` is called when another hub had
         counted the gateways of this one as disconnected; `hint` is given when gateways connect or disconnect at other
         hubs; `clock`: monotonic seconds."""
-        self.trouble: str | None = None
-        """Reason why other hubs are not seen; None if they are."""
         self.known: Mapping[str, KnownHub] = {}
         """Hubs of the registry by writer id, this one too."""
-        self._url = registry
         self._hub = hub
         self._fleet = fleet
         self._describe = describe
@@ -83,33 +80,35 @@ class HubReplicas:
         self._looked_s = float("-inf")
         self._cleaned_s = float("-inf")
         self._schema = SCHEMA_VERSION
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="hubs")
-        self._registry: Hubs | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._thread = RegistryThread("hubs", lambda: Hubs(registry, hub))
+        self._following = PeriodicTask(
+            "hubs of the registry", self._follow, HUBS_PAUSE_S_MIN,
+            log=log, failed="other hubs are not seen", expected=(RegistryError,), wait=self._rest,
+        )  # fmt: skip
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why other hubs are not seen; None if they are."""
+        return self._following.trouble
 
     async def open(self) -> None:
         """Open the registry, and read the other hubs. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        self._registry = await loop.run_in_executor(self._executor, Hubs, self._url, self._hub)
+        await self._thread.open()
         await self.look()
 
     def start(self) -> None:
         """Start to follow the other hubs."""
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="hubs of the registry")
+        self._following.start()
 
     async def close(self) -> None:
         """Write that this hub has stopped, and close the registry. Idempotent."""
-        task, self._task = self._task, None
-        await end_task(task)
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            loop = asyncio.get_running_loop()
+        await self._following.stop()
+        if self._thread.is_open:
             try:
-                await loop.run_in_executor(self._executor, registry.stop)
+                await self._thread.run(Hubs.stop)
             except RegistryError as error:
                 log.warning("other hubs see the end of this one later: %s", error)
-            await loop.run_in_executor(self._executor, registry.close)
-        self._executor.shutdown()
+        await self._thread.close()
 
     @property
     def count(self) -> int:
@@ -143,12 +142,8 @@ class HubReplicas:
 
     async def look(self) -> None:
         """Write that this hub is there, and read the others. Raises `RegistryError`."""
-        registry, record = self._registry, self._describe()
-        if registry is None:
-            return
-        known = self.known
-        exchange = partial(_exchange, registry, record)
-        found = await asyncio.get_running_loop().run_in_executor(self._executor, exchange)
+        known, record = self.known, self._describe()
+        found = await self._thread.run(partial(_exchange, record=record))
         if found.gone:
             log.warning("other hubs counted this one as gone, because it wrote nothing for long; it is back")
             self._returned()
@@ -157,15 +152,14 @@ class HubReplicas:
         self._fleet.hub_names = {each.record.id: each.record.name for each in self.known.values()}
         for identifier, each in self.known.items():
             if each.record.state in _THERE and not each.there:
-                await self._count_gone(registry, each)
+                await self._count_gone(each)
             elif identifier not in known and known:
                 log.info("hub %s has started", each.record.name)
 
         if self._clock() - self._cleaned_s >= HUBS_CLEANUP_S:
             self._cleaned_s = self._clock()
             before_us = record.seen_at - int(HUBS_SHOWN_S * 1e6)
-            clean_up = partial(registry.clean_up, before_us, HUBS_DELETED_MAX)
-            await asyncio.get_running_loop().run_in_executor(self._executor, clean_up)
+            await self._thread.run(lambda registry: registry.clean_up(before_us, HUBS_DELETED_MAX))
 
     def _judge(self, records: Sequence[HubRecord]) -> dict[str, KnownHub]:
         """Return the hubs with their silence by the clock of this one. Time in which this hub did not look counts for
@@ -179,34 +173,21 @@ class HubReplicas:
             self._noticed[record.id] = (record.seen_at, noticed_s if at == record.seen_at else now)
         return {each.id: KnownHub(each, now - self._noticed[each.id][1]) for each in records}
 
-    async def _count_gone(self, registry: Hubs, hub: KnownHub) -> None:
+    async def _count_gone(self, hub: KnownHub) -> None:
         record = hub.record
-        loop = asyncio.get_running_loop()
-        count = await loop.run_in_executor(self._executor, registry.count_gone, record.id, record.seen_at)
+        count = await self._thread.run(lambda registry: registry.count_gone(record.id, record.seen_at))
         words = "hub %s has written nothing for %.0f s; its %d gateways count as disconnected"
         log.warning(words, record.name, hub.silent_s, count)
 
-    async def _follow(self) -> None:
-        rest_s = HUBS_PAUSE_S_MIN
-        while True:
-            await asyncio.sleep(min(rest_s, HUBS_INTERVAL_S))
-            await self._hint.wait(HUBS_INTERVAL_S)
-            began = self._clock()
-            try:
-                await self.look()
-            except RegistryError as error:
-                self._failed(str(error))
-            except Exception as error:  # an internal error must not end the task silently
-                log.exception("other hubs are not seen: internal error")
-                self._failed(f"internal error: {type(error).__name__}")
-            else:
-                self.trouble = None
-            rest_s = max(HUBS_PAUSE_S_MIN, HUBS_REST * (self._clock() - began))
+    async def _follow(self) -> float:
+        """Look, and return the seconds to rest: longer after a slow look."""
+        began = self._clock()
+        await self.look()
+        return max(HUBS_PAUSE_S_MIN, HUBS_REST * (self._clock() - began))
 
-    def _failed(self, why: str) -> None:
-        if self.trouble is None:
-            log.warning("other hubs are not seen: %s", why)
-        self.trouble = why
+    async def _rest(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, HUBS_INTERVAL_S))
+        await self._hint.wait(HUBS_INTERVAL_S)
 
 
 class _Exchanged(NamedTuple):
@@ -219,6 +200,6 @@ class _Exchanged(NamedTuple):
     """Schema version of the registry."""
 
 
-def _exchange(registry: Hubs, record: HubRecord) -> _Exchanged:
+def _exchange(registry: Hubs, *, record: HubRecord) -> _Exchanged:
     """Write the record of this hub and read the others, on the registry's thread."""
     return _Exchanged(registry.write(record), registry.hubs(), registry.schema())

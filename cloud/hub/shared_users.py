@@ -10,16 +10,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.limits import USERS_CHECK_INTERVAL_S
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry.users import RegistryUsers
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.lake.faults import RegistryError
 from edge.broker.security.credentials import (
     FILE,
@@ -31,7 +31,6 @@ from edge.broker.security.credentials import (
     CredentialsUnavailable,
     CredentialUser,
 )
-from edge.output.logs import describe_error
 from edge.output.text import line
 
 log = logging.getLogger(__name__)
@@ -56,44 +55,47 @@ class SharedUsers:
     ) -> None:
         """`update` gets every user after each change; `hint` is given when another hub or process changes users;
         `clock`: monotonic seconds."""
-        self._url = registry
         self._data = data
         self._update = update
         self._hint = hint
         self._clock = clock
         self._asked_s = float("-inf")
         """Time of the last look for an unknown user."""
-        self.trouble: str | None = None
-        """Why the last reload failed; None if it did not."""
         self._seen = -1
         """Revision that was read last."""
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="users")
-        self._store: RegistryUsers | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._thread = RegistryThread("users", lambda: RegistryUsers(registry))
+        self._following = PeriodicTask(
+            "users", self._follow, USERS_CHECK_INTERVAL_S,
+            log=log, failed="users not reloaded", expected=(CredentialsError, RegistryClosed), wait=hint.wait,
+        )  # fmt: skip
         self._busy = asyncio.Lock()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last reload failed; None if it did not."""
+        return self._following.trouble
 
     async def start(self) -> None:
         """Open the registry, load all users, then follow their changes. Raises `CredentialsError`."""
-        loop = asyncio.get_running_loop()
         try:
-            self._store = await loop.run_in_executor(self._executor, RegistryUsers, self._url)
+            await self._thread.open()
         except RegistryError as error:
             raise CredentialsError(str(error)) from error
-        await loop.run_in_executor(self._executor, _move_users, self._data, self._store)
+        await self._thread.run(lambda store: _move_users(self._data, store))
         await self._reload()
-        self._watching = loop.create_task(self._watch(), name="users")
+        self._following.start()
 
     async def change(self, change: Callable[[CredentialStore], CredentialSnapshot]) -> None:
         """Run `change` on the registry's thread, and apply the users after it. Raises `CredentialsError`."""
-        store = self._store
-        if store is None:
-            raise CredentialsUnavailable("the hub is starting or stopping; try again in some seconds")
-        await asyncio.get_running_loop().run_in_executor(self._executor, change, store)
-        await self._reload()
+        try:
+            await self._thread.run(change)
+            await self._reload()
+        except RegistryClosed as error:
+            raise CredentialsUnavailable(str(error)) from error
 
     def reload_if_changed(self) -> None:
         """Look for changed users now, as an unknown user tries to log in: once in `USERS_CHECK_INTERVAL_S`, because
-        strangers try names too, and the next look of `_watch` comes within that time."""
+        strangers try names too, and the next look of `_follow` comes within that time."""
         now_s = self._clock()
         if now_s - self._asked_s >= USERS_CHECK_INTERVAL_S:
             self._asked_s = now_s
@@ -101,34 +103,17 @@ class SharedUsers:
 
     async def stop(self) -> None:
         """Stop following, and close the registry. Idempotent."""
-        watching, self._watching = self._watching, None
-        await end_task(watching)
-        store, self._store = self._store, None
-        if store is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, store.close)
-        self._executor.shutdown()
+        await self._following.stop()
+        await self._thread.close()
+
+    async def _follow(self) -> None:
+        if await self._thread.run(RegistryUsers.revision) != self._seen:
+            await self._reload()
 
     async def _reload(self) -> None:
-        store = self._store
-        if store is None:
-            return
         async with self._busy:
-            snapshot, self._seen = await asyncio.get_running_loop().run_in_executor(self._executor, store.read)
+            snapshot, self._seen = await self._thread.run(RegistryUsers.read)
             self._update(snapshot)
-
-    async def _watch(self) -> None:
-        store, loop = self._store, asyncio.get_running_loop()
-        while store is not None:
-            await self._hint.wait(USERS_CHECK_INTERVAL_S)
-            try:
-                if await loop.run_in_executor(self._executor, store.revision) != self._seen:
-                    await self._reload()
-                self.trouble = None
-            except Exception as error:  # keep following after any error
-                why = str(error) if isinstance(error, CredentialsError) else describe_error(error)
-                if self.trouble != why:
-                    log.warning("users not reloaded: %s", why)
-                self.trouble = why
 
 
 def _move_users(data: Path, store: RegistryUsers) -> None:

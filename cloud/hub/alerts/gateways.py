@@ -26,7 +26,7 @@ from cloud.hub.registry.away_gateways import AwayGateway, AwayGateways, read_awa
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.fleet_pages import labels_of_keys
 from cloud.hub.registry.notices import ChangeHint
-from cloud.hub.registry_thread import RegistryThread
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.seen_gateway import SeenGateway, classify
 
 
@@ -39,7 +39,7 @@ class JudgedGateways(NamedTuple):
 
 
 class AlertGateways(Protocol):
-    """Source of the gateways that the rules judge. Every read raises `RegistryError` and `RegistryClosed`."""
+    """Source of the gateways that the rules judge. Every read raises `RegistryError`."""
 
     async def open(self) -> None: ...
 
@@ -68,7 +68,7 @@ class MeasuredGateways:
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: monotonic seconds; `hint` is given when labels change."""
         self._fleet = fleet
-        self._thread = RegistryThread("gateways of alerts", registry, reading=True)
+        self._thread = RegistryThread("gateways of alerts", database_of(registry, reading=True))
         self._now_us = now_us
         self._clock = clock
         self._hint = hint
@@ -84,7 +84,7 @@ class MeasuredGateways:
         await self._thread.close()
 
     async def read(self, members: Collection[Key]) -> JudgedGateways:
-        """Return the gateways to judge. Raises `RegistryError`, `RegistryClosed`."""
+        """Return the gateways to judge. Raises `RegistryError`."""
         hub = self._fleet.hub
         work = partial(_read, hub=hub, asked=members, now_us=self._now_us())
         away, others = await self._thread.run(work)
@@ -109,8 +109,7 @@ class MeasuredGateways:
         return JudgedGateways(seen, (unknown | left.keys()) - judged)
 
     async def labels(self, keys: Collection[Key]) -> Mapping[Key, Labels]:
-        """Return the labels of gateways, as they were `MEASURED_LABELS_S` ago or later. Raises `RegistryError`,
-        `RegistryClosed`."""
+        """Return the labels of gateways, as they were `MEASURED_LABELS_S` ago or later. Raises `RegistryError`."""
         if self._hint.take() or self._clock() - self._labels_at >= MEASURED_LABELS_S:
             self._labels, self._labels_at = {}, self._clock()
         missing = [key for key in keys if key not in self._labels]

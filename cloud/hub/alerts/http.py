@@ -59,7 +59,7 @@ from cloud.hub.alerts.limits import (
 )
 from cloud.hub.alerts.receivers import ReceiverSettings, WebhookSettings
 from cloud.hub.alerts.rules import BY_NAME, RULES, AlertSeverity
-from cloud.hub.alerts.service import AlertsNotReady, HubAlerts
+from cloud.hub.alerts.service import HubAlerts
 from cloud.hub.changes import note_change
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import parse_selector
@@ -82,7 +82,7 @@ RECEIVERS: Final = "/api/v1/receivers"
 _STATES: Final = ("open", "firing", "acknowledged", "muted", "resolved", "all", "pending")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
-answered: Final = answering({AlertsNotReady: 503})
+answered: Final = answering({})
 Note = Annotated[str, msgspec.Meta(max_length=NOTE_CHARACTERS_MAX)]
 
 

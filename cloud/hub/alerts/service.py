@@ -7,17 +7,17 @@ resolved, in threads of a pool. `evaluate` and `deliver` take the time from the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
+from bridge.periodic_task import PeriodicTask, wait_and_clear
 from cloud.hub.alerts.book import PING, AlertBook, EffectiveRule, effective_rules, names_for
 from cloud.hub.alerts.documents import make_test_notification, notification_of
 from cloud.hub.alerts.gateways import AlertGateways
@@ -36,7 +36,6 @@ from cloud.hub.alerts.limits import (
 )
 from cloud.hub.alerts.measures import SHARED_RULES, AlertReadings, HubMeasures
 from cloud.hub.alerts.receivers import Notification, NotificationFailed, PingSettings, send, settings_of
-from cloud.hub.ended_task import end_task
 from cloud.hub.registry.alerts import (
     FIRING,
     AlertRecord,
@@ -46,7 +45,7 @@ from cloud.hub.registry.alerts import (
     DeliveryRecord,
     ReceiverRecord,
 )
-from cloud.hub.registry_thread import RegistryClosed
+from cloud.hub.registry_thread import RegistryThread
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -55,10 +54,6 @@ T = TypeVar("T")
 
 Send = Callable[[ReceiverRecord, Notification, float, Executor], Awaitable[None]]
 """Sends a notification; raises `NotificationFailed`. The threads are for what blocks."""
-
-
-class AlertsNotReady(Exception):
-    """The hub is starting or stopping; the request may be repeated in some seconds."""
 
 
 class AlertFigures(NamedTuple):
@@ -73,6 +68,10 @@ class AlertFigures(NamedTuple):
     """Subjects of rules that are true and have not fired."""
     evaluations: int = 0
     """Evaluations of all rules since the hub started."""
+
+
+NOT_EVALUATED: Final = "rules are not evaluated"
+NOT_NOTIFIED: Final = "receivers are not notified"
 
 
 class HubAlerts:
@@ -91,8 +90,6 @@ class HubAlerts:
     ) -> None:
         """`hub`: writer id of this hub; `gateways`: those that it judges; `now`: UTC seconds since 1970; `name`: of the
         machine, for notifications."""
-        self._troubles: dict[str, str] = {}
-        """Reasons why something does not work, by what."""
         self.evaluated_at = 0.0
         """Time of the last evaluation."""
         self.figures = AlertFigures()
@@ -100,66 +97,69 @@ class HubAlerts:
         self.rules: Mapping[str, EffectiveRule] = effective_rules({})
         self.measured: frozenset[str] = frozenset()
         """Rules with a measure at the last evaluation."""
-        self._url = registry
         self._hub = hub
         self._measures = measures
         self._gateways = gateways
         self._now = now
         self._name = name
         self._send = send
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="alerts")
+        self._thread = RegistryThread("alerts", lambda: Alerts(registry))
         self._senders = ThreadPoolExecutor(DELIVERIES_AT_ONCE, thread_name_prefix="alert mail")
-        self._registry: Alerts | None = None
         self._number: int | None = None
         """Number of the evaluation that the book is as of; None: the book has to be loaded."""
         self._cleaned_at = float("-inf")
         self._pinged: dict[str, float] = {}
         """Time of the last ping, by receiver."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._wake = asyncio.Event()
+        self._due = asyncio.Event()
+        """Set when notifications may be due."""
         self._changed = asyncio.Event()
         """Set when rules or mutes changed after an evaluation."""
+        self._evaluating = PeriodicTask(
+            "evaluation of rules", self.evaluate, EVALUATION_INTERVAL_S,
+            log=log, failed=NOT_EVALUATED, expected=(RegistryError,), wait=self._until_changed,
+        )  # fmt: skip
+        self._delivering = PeriodicTask(
+            "notifications", self.deliver, EVALUATION_INTERVAL_S,
+            log=log, failed=NOT_NOTIFIED, expected=(RegistryError,), wait=partial(wait_and_clear, self._due),
+        )  # fmt: skip
 
     @property
     def trouble(self) -> str | None:
         """Reason why rules are not evaluated, or receivers are not notified; None if they are."""
-        return next(iter(self._troubles.values()), None)
+        for task, effect in ((self._evaluating, NOT_EVALUATED), (self._delivering, NOT_NOTIFIED)):
+            if task.trouble is not None:
+                return f"{effect}: {task.trouble}"
+        return None
 
     async def open(self) -> None:
         """Open the registry. Raises `RegistryError`."""
-        self._registry = await asyncio.get_running_loop().run_in_executor(self._executor, Alerts, self._url)
+        await self._thread.open()
         await self._gateways.open()
 
     def start(self) -> None:
         """Start to evaluate and deliver."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._repeat("rules are not evaluated", self.evaluate, self._changed, EVALUATION_PAUSE_S)),
-            loop.create_task(self._repeat("receivers are not notified", self.deliver, self._wake, 0.0)),
-        ]
+        self._evaluating.start()
+        self._delivering.start()
 
     async def close(self) -> None:
         """Stop, and close the registry. Idempotent."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            await end_task(task)
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        await self._evaluating.stop()
+        await self._delivering.stop()
+        await self._thread.close()
         await self._gateways.close()
-        self._executor.shutdown()
         self._senders.shutdown(wait=False, cancel_futures=True)
+
+    async def _until_changed(self, seconds: float) -> None:
+        await asyncio.sleep(EVALUATION_PAUSE_S)
+        await wait_and_clear(self._changed, seconds - EVALUATION_PAUSE_S)
 
     def now_us(self) -> int:
         """Return UTC microseconds since 1970."""
         return int(self._now() * 1_000_000)
 
     async def ask(self, work: Callable[[Alerts], T]) -> T:
-        """Run `work` on the registry's thread. Raises `AlertsNotReady`, `RegistryError`."""
-        registry = self._registry
-        if registry is None:
-            raise AlertsNotReady("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+        """Run `work` on the registry's thread. Raises `RegistryError`."""
+        return await self._thread.run(work)
 
     async def change(self, work: Callable[[Alerts], T]) -> T:
         """Change rules or mutes on the registry's thread, and evaluate the rules soon. Raises as `ask` does."""
@@ -172,7 +172,7 @@ class HubAlerts:
 
     async def evaluate(self) -> None:
         """Evaluate the rules once. If another hub of the lake changes alerts at the same time, this one changes none,
-        and the next evaluation begins with those. Raises `AlertsNotReady`, `RegistryError`, `RegistryClosed`."""
+        and the next evaluation begins with those. Raises `RegistryError`."""
         now_us = self.now_us()
         found = await self.ask(lambda registry: registry.now(self._hub, now_us, SHARED_RULES))
         await self._load(found)
@@ -195,7 +195,7 @@ class HubAlerts:
             log.warning("alert %s: %s: %s", record.id, record.rule, record.what)
         self._count(readings)
         if changes.notify:
-            self._wake.set()
+            self._due.set()
         if not 0 <= self._now() - self._cleaned_at < CLEANUP_INTERVAL_S:
             self._cleaned_at = self._now()
             before_us = now_us - HISTORY_KEPT_S * 1_000_000
@@ -203,7 +203,7 @@ class HubAlerts:
             end = partial(Alerts.end_of_stopped_hubs, hub=self._hub, now_us=now_us, waiting_max=DELIVERIES_MAX)
             if await self.ask(partial(end, shared=SHARED_RULES, names_for=names_for)):
                 self._changed.set()
-                self._wake.set()
+                self._due.set()
 
     async def _load(self, found: AlertsNow) -> None:
         if self._number == found.number:
@@ -231,7 +231,7 @@ class HubAlerts:
     # --- notifications ----------------------------------------------------------------------------------------------
 
     async def deliver(self) -> None:
-        """Send the notifications that are due, and pings. Raises `AlertsNotReady`, `RegistryError`."""
+        """Send the notifications that are due, and pings. Raises `RegistryError`."""
         receivers = {each.name: each for each in await self.ask(lambda registry: registry.receivers())}
         at_once = DELIVERIES_AT_ONCE
         while True:
@@ -283,30 +283,3 @@ class HubAlerts:
         except NotificationFailed as failed:
             return str(failed)
         return None
-
-    # --- inside -----------------------------------------------------------------------------------------------------
-
-    async def _repeat(
-        self, effect: str, work: Callable[[], Awaitable[None]], wake: asyncio.Event, pause_s: float
-    ) -> None:
-        """Repeat in intervals, and when woken, after a pause. `effect`: that of a failure."""
-        while True:
-            wake.clear()
-            try:
-                await work()
-            except (RegistryError, RegistryClosed, AlertsNotReady) as error:
-                self._failed(effect, str(error))
-            except Exception as error:  # an internal error must not end the task silently
-                log.exception("alerts failed with an internal error")
-                self._failed(effect, f"internal error: {type(error).__name__}")
-            else:
-                self._troubles.pop(effect, None)
-            await asyncio.sleep(pause_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EVALUATION_INTERVAL_S - pause_s):
-                    await wake.wait()
-
-    def _failed(self, effect: str, why: str) -> None:
-        if effect not in self._troubles:
-            log.warning("alerts: %s: %s", effect, why)
-        self._troubles[effect] = f"{effect}: {why}"

@@ -38,7 +38,6 @@ from cloud.hub.registry.campaigns import CampaignError, Campaigns
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_choice import DeviceTarget
 from cloud.hub.registry.device_tenants import UnknownDeviceTenant
-from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.rollout import MemberPhase, WavesError
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
@@ -60,7 +59,6 @@ answered: Final = answering(
         UnknownDeviceTenant: lambda why: RequestRefused(404, f"no tenant {why} of devices is yours").response(),
         UnknownCampaign: lambda why: RequestRefused(404, f"no campaign {str(why)[:64]}").response(),
         CampaignsBusy: 503,
-        RegistryClosed: 503,
     }
 )
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.campaigns.limits import (
     CHECK_INTERVAL_S,
     DONE_AT_ONCE_MAX,
@@ -24,11 +25,10 @@ from cloud.hub.campaigns.limits import (
     SETTLING_S,
     STEPS_AT_ONCE_MAX,
 )
-from cloud.hub.ended_task import end_task
 from cloud.hub.registry.campaign_rows import CampaignRecord, UnknownCampaign
 from cloud.hub.registry.campaigns import Campaigns
 from cloud.hub.registry.database import Database
-from cloud.hub.registry_thread import RegistryClosed, RegistryThread
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
 
@@ -46,18 +46,15 @@ class HubCampaigns:
 
     def __init__(self, registry: sa.URL, interval_s: float = CHECK_INTERVAL_S) -> None:
         """`interval_s` between two looks."""
-        self.trouble: str | None = None
-        """Reason why campaigns do not advance; None if they do."""
         self.halted: Sequence[CampaignRecord] = ()
         """Halted campaigns, `HALTED_SHOWN_MAX` of them."""
         self.figures: Mapping[RolloutState, int] = {}
         """Number of campaigns that run, are paused or halted, by state."""
         self._halted: frozenset[str] = frozenset()
         """Ids of all halted campaigns."""
-        self._interval_s = interval_s
-        self._writer = RegistryThread("campaigns", registry)
-        self._reader = RegistryThread("campaigns-reading", registry, reading=True)
-        self._looker = RegistryThread("campaigns-looking", registry, reading=True)
+        self._writer = RegistryThread("campaigns", database_of(registry))
+        self._reader = RegistryThread("campaigns-reading", database_of(registry, reading=True))
+        self._looker = RegistryThread("campaigns-looking", database_of(registry, reading=True))
         self._turn = 0
         """Looks so far: each examines other campaigns of those that are done."""
         self.starting = asyncio.Lock()
@@ -65,19 +62,26 @@ class HubCampaigns:
         self._asked = 0
         self._settled_at = time.monotonic() + SETTLING_S
         """Time from which silence of a device is its failure."""
-        self._advancing: asyncio.Task[None] | None = None
+        self._advancing = PeriodicTask(
+            "campaigns", self.look, interval_s,
+            log=log, failed="campaigns do not advance", expected=(RegistryError,),
+        )  # fmt: skip
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why campaigns do not advance; None if they do."""
+        return self._advancing.trouble
 
     async def open(self) -> None:
         """Open the registry, and start to advance campaigns. Raises `RegistryError`."""
         await self._writer.open()
         await self._reader.open()
         await self._looker.open()
-        self._advancing = asyncio.get_running_loop().create_task(self._advance_all(), name="campaigns")
+        self._advancing.start()
 
     async def close(self) -> None:
         """Close the registry. Idempotent."""
-        advancing, self._advancing = self._advancing, None
-        await end_task(advancing)
+        await self._advancing.stop()
         await self._looker.close()
         await self._reader.close()
         await self._writer.close()
@@ -90,24 +94,9 @@ class HubCampaigns:
         """Run a change on the thread that writes. Raises as `read`."""
         return await self._within_limit(self._writer, work)
 
-    # --- inside -----------------------------------------------------------------------------------------------------
-
-    async def _within_limit(self, thread: RegistryThread, work: Callable[[Database], T]) -> T:
-        if self._asked >= QUERIES_MAX:
-            raise CampaignsBusy("the hub is overloaded; try again in some seconds")
-        self._asked += 1
-        try:
-            return await thread.run(work)
-        finally:
-            self._asked -= 1
-
-    async def _advance_all(self) -> None:
-        while True:
-            self._note(await self._look())
-            await asyncio.sleep(self._interval_s)
-
-    async def _look(self) -> Exception | None:
-        """Advance all campaigns once; return the first fault. A fault of one campaign does not hold up the others."""
+    async def look(self) -> None:
+        """Advance all campaigns once. A fault of one campaign does not hold up the others; the first fault is raised at
+        the end."""
         first: Exception | None = None
         try:
             for campaign in await self._looker.run(self._due):
@@ -120,21 +109,22 @@ class HubCampaigns:
             going = await self._looker.run(lambda database: Campaigns(database).going())
             self.figures = Counter(each.state for each in going)
             self._note_halted([each for each in going if each.state is RolloutState.HALTED])
-        except Exception as error:  # the task must not end
-            first = first or error
-        return first
-
-    def _note(self, fault: Exception | None) -> None:
-        if fault is None:
-            self.trouble = None
-            return
-        known = isinstance(fault, RegistryError | RegistryClosed)
-        why = str(fault) if known else f"internal error: {type(fault).__name__}"
-        if self.trouble != why:
-            log.warning("campaigns do not advance: %s", why, exc_info=None if known else fault)
-        self.trouble = why
-        if known:  # reports could not be stored either
+            if first is not None:
+                raise first
+        except RegistryError:  # reports could not be stored either
             self._settled_at = time.monotonic() + SETTLING_S
+            raise
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _within_limit(self, thread: RegistryThread[Database], work: Callable[[Database], T]) -> T:
+        if self._asked >= QUERIES_MAX:
+            raise CampaignsBusy("the hub is overloaded; try again in some seconds")
+        self._asked += 1
+        try:
+            return await thread.run(work)
+        finally:
+            self._asked -= 1
 
     async def _advance(self, campaign: str) -> None:
         """Advance one campaign as far as it goes now."""

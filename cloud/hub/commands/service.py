@@ -13,7 +13,6 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, starmap
 from typing import Final, NamedTuple, TypeVar
@@ -24,6 +23,7 @@ from bridge.batch import Batch
 from bridge.command import UNKNOWN_DEVICE, OnlineReason
 from bridge.downlink import Key
 from bridge.hidden import hides
+from bridge.periodic_task import end_task
 from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.limits import (
     AT_ONCE_MAX,
@@ -38,7 +38,6 @@ from cloud.hub.commands.limits import (
     WAITING_MAX,
 )
 from cloud.hub.commands.news import has_news, read_news
-from cloud.hub.ended_task import end_task
 from cloud.hub.labels import LabelSelector
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import (
@@ -52,6 +51,7 @@ from cloud.hub.registry.commands import (
     CommandState,
 )
 from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 
@@ -145,13 +145,12 @@ class HubCommands:
         """Reason why the registry cannot be used; None if it can."""
         self._over: Counter[CommandState] = Counter()
         self._counts: dict[str, int] = {}
-        self._url, self._hub = registry, hub
+        self._hub = hub
         self._tell = tell
         self._knows = knows
         self._now = now
         self._tenants = tenants or Tenants()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="commands")
-        self._registry: Commands | None = None
+        self._thread = RegistryThread("commands", lambda: Commands(registry))
         self._asked = 0
         self._pending_news: deque[_PendingNews] = deque()
         self._untold: set[str] = set()
@@ -168,7 +167,7 @@ class HubCommands:
     async def open(self) -> None:
         """Open the registry and start polling. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
-        self._registry = await loop.run_in_executor(self._executor, Commands, self._url)
+        await self._thread.open()
         self._newest = await self._in_thread(Commands.newest)
         self._newest_move = await self._in_thread(Commands.newest_move)
         self._tasks = [
@@ -181,10 +180,7 @@ class HubCommands:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             await end_task(task)
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
-        self._executor.shutdown()
+        await self._thread.close()
 
     # --- sending and queries ------------------------------------------------------------------------------------------
 
@@ -329,20 +325,18 @@ class HubCommands:
             self._asked -= 1
 
     async def _in_thread(self, work: Callable[[Commands], T]) -> T:
-        """Run `work` on the registry's thread."""
-        registry = self._registry
-        if registry is None:
-            raise CommandsBusy("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+        """Run `work` on the registry's thread. Raises `CommandsBusy` before `open` and after `close`."""
+        try:
+            return await self._thread.run(work)
+        except RegistryClosed as error:
+            raise CommandsBusy(str(error)) from error
 
     def _run_later(self, work: Callable[[Commands], T], then: Callable[[T | None], None]) -> None:
         """Run `work` on the registry's thread; pass the result to `then`, None on failure."""
-        registry = self._registry
-        if registry is None:
+        if self._thread.is_open:
+            self._thread.submit(work).add_done_callback(partial(self._done, then))
+        else:
             then(None)
-            return
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
-        future.add_done_callback(partial(self._done, then))
 
     def _done(self, then: Callable[[T | None], None], future: asyncio.Future[T]) -> None:
         error = None if future.cancelled() else future.exception()

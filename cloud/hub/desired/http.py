@@ -67,7 +67,7 @@ from cloud.hub.desired.making import (
     start_rollout,
 )
 from cloud.hub.desired.planned import difference_of, plan_document, selector_rows
-from cloud.hub.desired.service import DesiredConfigurations, NotReady
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.labels import Changes, Labels, LabelSelector, parse_selector, validate_labels
@@ -109,7 +109,6 @@ answered: Final = answering(
         WavesError: 400,
         UnknownGateway: 404,
         RolloutError: 409,
-        NotReady: 503,
     }
 )
 

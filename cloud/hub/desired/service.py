@@ -13,7 +13,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -24,8 +23,8 @@ from bridge import plain
 from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
+from bridge.periodic_task import end_task
 from cloud.hub.desired.making import ConfigurationTables, make_context
-from cloud.hub.ended_task import end_task
 from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
@@ -36,11 +35,10 @@ from cloud.hub.limits import (
     SELECTED_AT_ONCE_MAX,
 )
 from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign, sign_late
-from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import ChangeHint
-from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import VersionContext
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
 
@@ -50,10 +48,6 @@ T = TypeVar("T")
 
 COUNT_INTERVAL_S = 5.0
 """Interval of counting gateways by state."""
-
-
-class NotReady(Exception):
-    """The hub is starting or stopping, or has no authority to sign with."""
 
 
 class _Reported(NamedTuple):
@@ -72,11 +66,6 @@ class ConfigurationFigures(NamedTuple):
     failed: Sequence[ConfigurationRecord]
     """Some of the gateways that do not have the wanted version."""
     halted: Sequence[RolloutRecord]
-
-
-class _Registry(NamedTuple):
-    database: Database
-    tables: ConfigurationTables
 
 
 def make_signer(authority: KnownAuthority) -> Sign:
@@ -105,10 +94,8 @@ class DesiredConfigurations:
         self.refused: dict[Key, str] = {}
         """Gateways that cannot get the configuration of their selector, with the reason."""
         self.sign: Sign = make_signer(authority)
-        self._url = registry
         self._now = now
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="configurations")
-        self._registry: _Registry | None = None
+        self._thread = RegistryThread("configurations", database_of(registry))
         self._lines: dict[Key, GatewayLink] = {}
         self._offers: dict[Key, ConfigurationOffer] = {}
         self._sent: dict[GatewayLink, int] = {}
@@ -127,7 +114,7 @@ class DesiredConfigurations:
     async def open(self) -> None:
         """Open the registry and start polling. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
-        self._registry = await loop.run_in_executor(self._executor, _open, self._url)
+        await self._thread.open()
         self._since = await self.ask(lambda tables: tables.configurations.last_change())
         await self._count()
         self._tasks = [loop.create_task(each) for each in (self._watch(), self._store_reports())]
@@ -137,22 +124,16 @@ class DesiredConfigurations:
         for task in self._tasks:
             await end_task(task)
         self._tasks = []
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.database.close)
-        self._executor.shutdown()
+        await self._thread.close()
 
     def now_us(self) -> int:
         """Return UTC microseconds since 1970."""
         return int(self._now() * 1_000_000)
 
     async def ask(self, work: Callable[[ConfigurationTables], T]) -> T:
-        """Run `work` on the registry's thread. Raises `NotReady`, `RegistryError`, and what `work` raises."""
-        registry = self._registry
-        if registry is None:
-            raise NotReady("the hub is starting or stopping; try again in some seconds")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: work(registry.tables))
+        """Run `work` on the registry's thread. Raises `RegistryError`, and what `work`
+        raises."""
+        return await self._thread.run(lambda database: work(ConfigurationTables.of(database)))
 
     # --- gateways ---------------------------------------------------------------------------------------------------
 
@@ -215,7 +196,7 @@ class DesiredConfigurations:
         entries = [(each.key, each.report) for each in part]
         try:
             offers = await self.ask(lambda tables: tables.configurations.reported(entries, self.now_us()))
-        except (RegistryError, NotReady) as error:
+        except RegistryError as error:
             self._failed(error)
             return False
         except Exception:
@@ -239,7 +220,7 @@ class DesiredConfigurations:
                 if clock() - counted_at >= COUNT_INTERVAL_S:
                     counted_at = clock()
                     await self._count()
-            except (RegistryError, NotReady) as error:
+            except RegistryError as error:
                 self._failed(error)
             except Exception as error:  # an internal error must not end the polling silently
                 log.exception("polling of configurations failed with an internal error")
@@ -326,10 +307,10 @@ class DesiredConfigurations:
 
 @contextlib.asynccontextmanager
 async def _collect(faults: list[Exception], subject: str) -> AsyncIterator[None]:
-    """Collect an exception of the body, with a note about its subject; NotReady passes."""
+    """Collect an exception of the body, with a note about its subject; RegistryClosed passes."""
     try:
         yield
-    except NotReady:
+    except RegistryClosed:
         raise
     except Exception as error:
         error.add_note(subject)
@@ -346,8 +327,3 @@ def _find_outdated(tables: ConfigurationTables, *, tenant: str) -> list[str]:
 
 def _apply(tables: ConfigurationTables, *, tenant: str, names: Sequence[str], how: VersionContext) -> None:
     tables.selectors.apply_to(tenant, names, how)
-
-
-def _open(url: sa.URL) -> _Registry:
-    database = open_registry(url).database
-    return _Registry(database, ConfigurationTables.of(database))

@@ -26,7 +26,6 @@ from cloud.hub.json_http import answering, json_response
 from cloud.hub.page_position import decode_position, encode_position
 from cloud.hub.peers import DEFAULT_TENANT, tenant_fault
 from cloud.hub.registry.device_updates import DeviceUpdate, UpdateFilter, UpdateKey
-from cloud.hub.registry_thread import RegistryClosed
 from cloud.hub.scope import scope_of
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.queries import limit_of
@@ -38,7 +37,7 @@ COUNTS: Final = "/api/v1/artefact-reports/counts"
 STATES: Final = tuple(each.value for each in UpdateState)
 _CursorPart = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z", max_length=600)]
 
-answered: Final = answering({DeviceUpdatesBusy: 503, RegistryClosed: 503})
+answered: Final = answering({DeviceUpdatesBusy: 503})
 
 
 def report_routes(updates: HubDeviceUpdates, access: HttpAccess) -> list[HttpRoute]:

@@ -18,13 +18,13 @@ from typing import NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from bridge.batch import Batch
+from bridge.periodic_task import end_task
 from cloud.hub.device_updates.limits import BATCHES_AT_ONCE, QUERIES_MAX
 from cloud.hub.device_updates.reading import has_reports, read_reports
-from cloud.hub.ended_task import end_task
 from cloud.hub.limits import TENANT_DEVICE_UPDATES_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateCount, UpdateFilter, UpdateKey
-from cloud.hub.registry_thread import RegistryClosed, RegistryThread
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -54,13 +54,15 @@ class _WaitingBatch(NamedTuple):
 
 
 class HubDeviceUpdates:
-    """Reports of the devices of all tenants. `open`, later `close`. Queries raise `RegistryError`,
-    `RegistryClosed` and `DeviceUpdatesBusy`."""
+    """Reports of the devices of all tenants. `open`, later `close`.
+
+    Queries raise `RegistryError` and `DeviceUpdatesBusy`.
+    """
 
     def __init__(self, registry: sa.URL) -> None:
         self._fault: str | None = None
-        self._writer = RegistryThread("device-updates", registry)
-        self._reader = RegistryThread("device-updates-reading", registry, reading=True)
+        self._writer = RegistryThread("device-updates", database_of(registry))
+        self._reader = RegistryThread("device-updates-reading", database_of(registry, reading=True))
         self._updates: DeviceUpdates | None = None
         """For the thread of the writer."""
         self._waiting: deque[_WaitingBatch] = deque()
@@ -174,7 +176,7 @@ class HubDeviceUpdates:
 
         try:
             await self._writer.run(work)
-        except (RegistryError, RegistryClosed) as error:
+        except RegistryError as error:
             if isinstance(error.__cause__, sa.exc.DataError | sa.exc.IntegrityError):
                 log.exception("the registry refuses reports of devices about artefacts: internal error")
                 return _Stored.REFUSED

@@ -8,13 +8,11 @@ read in a thread with a connection of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -22,18 +20,18 @@ from bridge import plain
 from bridge.device_pages import CURSOR, RESTART, cursor_in
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
+from bridge.periodic_task import PeriodicTask, wait_and_clear
 from cloud.hub.devices.limits import FOLLOW_INTERVAL_S, REFUSED_REST_S, REST_S_MAX
 from cloud.hub.devices.pages import MadePage, SignBytes, make_page, read_cursor, sign_page
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor, GatewayRead
 from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.lake.faults import RegistryError
 from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class _Follower:
@@ -61,35 +59,6 @@ class _Follower:
         self.failures += 1
 
 
-class _ReadingThread:
-    """Thread with a connection that reads."""
-
-    def __init__(self, registry: sa.URL) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="devices-of-gateways")
-        self._url = registry
-        self._database: Database | None = None
-
-    async def open(self) -> None:
-        self._database = await self._run(lambda: Database(self._url, reading=True))
-
-    async def close(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            await self._run(database.close)
-        self._executor.shutdown()
-
-    async def ask(self, work: Callable[[DeviceChanges], T]) -> T:
-        """Run `work` on the thread. Raises `RegistryError`."""
-        database = self._database
-        if database is None:
-            raise RegistryError("the hub is starting or stopping")
-        changes = DeviceChanges(database)
-        return await self._run(lambda: work(changes))
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-
 class DeviceDownlink:
     """Devices for the gateways of one hub (`bridge.downlink.DownlinkSource`). `open`, later `close`."""
 
@@ -99,31 +68,35 @@ class DeviceDownlink:
         """Since the start: `pages` stored by gateways, `refused` ones, and `devices` in stored pages."""
         self.refused: dict[Key, str] = {}
         """Gateways that do not get their devices, with the reason."""
-        self.trouble: str | None = None
-        """Reason why the registry is not read; None if it is."""
         self._url, self._sign = registry, sign
         self._woken = asyncio.Event()
-        self._reader = _ReadingThread(registry)
+        self._reader = RegistryThread("devices-of-gateways", database_of(registry, reading=True))
         self._registry_id = ""
         self._followers: dict[Key, _Follower] = {}
         self._revisions: dict[str, int] = {}
         self._labels: dict[str, dict[str, dict[str, str]]] = {}
         self._looked_at = float("-inf")
         self._tags = count()
-        self._task: asyncio.Task[None] | None = None
+        self._following = PeriodicTask(
+            "devices of gateways", self._follow, FOLLOW_INTERVAL_S,
+            log=log, failed="gateways do not get changes of their devices", expected=(RegistryError,),
+            wait=partial(wait_and_clear, self._woken),
+        )  # fmt: skip
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why the registry is not read; None if it is."""
+        return self._following.trouble
 
     async def open(self) -> None:
         """Open the registry and start to follow it. Raises `RegistryError`."""
         self._registry_id = await asyncio.to_thread(_registry_id, self._url)
         await self._reader.open()
-        self._task = asyncio.create_task(self._follow(), name="devices of gateways")
+        self._following.start()
 
     async def close(self) -> None:
         """Stop following and close the registry. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        await self._following.stop()
         await self._reader.close()
 
     # --- DownlinkSource -----------------------------------------------------------------------------------------
@@ -175,31 +148,16 @@ class DeviceDownlink:
         self.refused[key] = why
 
     async def _follow(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FOLLOW_INTERVAL_S):
-                    await self._woken.wait()
-            self._woken.clear()
-            try:
-                await self._look()
-                await self._send_all()
-            except RegistryError as error:
-                if self.trouble is None:
-                    log.warning("the devices of gateways cannot be read: %s", error)
-                self.trouble = str(error)
-            except Exception as error:  # an internal error must not end the task silently
-                log.exception("sending devices to gateways failed with an internal error")
-                self.trouble = f"internal error: {type(error).__name__}"
-            else:
-                self.trouble = None
+        await self._look()
+        await self._send_all()
 
     async def _look(self) -> None:
         """Find the gateways that an owner has changed devices for, or that have other labels."""
         now = asyncio.get_running_loop().time()
         if now < self._looked_at + FOLLOW_INTERVAL_S:
             return
-        revisions = await self._reader.ask(lambda changes: changes.revisions())
-        labels = await self._reader.ask(lambda changes: changes.labels())
+        revisions = await self._reader.run(lambda database: DeviceChanges(database).revisions())
+        labels = await self._reader.run(lambda database: DeviceChanges(database).labels())
         owners = {owner for owner, number in revisions.items() if self._revisions.get(owner) != number}
         owners |= self._revisions.keys() - revisions.keys()
         for key, follower in self._followers.items():
@@ -224,14 +182,14 @@ class DeviceDownlink:
         key, cursor = follower.line.gateway, follower.cursor
         follower.behind = False  # a change from now on makes it true again
 
-        def read(changes: DeviceChanges) -> tuple[GatewayRead, MadePage | None, bytes]:
-            found = changes.read(key, cursor)
+        def read(database: Database) -> tuple[GatewayRead, MadePage | None, bytes]:
+            found = DeviceChanges(database).read(key, cursor)
             if found.changes is None:
                 return found, None, b""
             made = make_page(key, found.changes, follower.held)
             return found, made, sign_page(made.page, self._sign)
 
-        found, made, body = await self._reader.ask(read)
+        found, made, body = await self._reader.run(read)
         if made is None:
             follower.cursor = found.cursor
         elif follower.line.credit > 0:

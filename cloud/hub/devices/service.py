@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
@@ -30,7 +29,7 @@ from cloud.hub.registry.devices import (
     RegisteredDevices,
     TenantLimits,
 )
-from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
 from cloud.hub.tenants import Tenants
 
 T = TypeVar("T")
@@ -51,41 +50,25 @@ class DeviceTables:
         self.devices = RegisteredDevices(database)
 
 
-class _Worker:
+class _BoundedThread:
     """Thread with a connection of its own, for a limited number of requests."""
 
-    def __init__(self, name: str, opened: Callable[[], Database]) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._opened = opened
-        self._tables: DeviceTables | None = None
+    def __init__(self, name: str, registry: sa.URL, *, reading: bool = False) -> None:
+        self._thread = RegistryThread(name, database_of(registry, reading=reading))
         self._waiting = 0
-
-    async def open(self) -> None:
-        """Open the connection. Raises `RegistryError`."""
-        self._tables = await self._run(lambda: DeviceTables(self._opened()))
-
-    async def close(self) -> None:
-        """Close the connection. Idempotent."""
-        tables, self._tables = self._tables, None
-        if tables is not None:
-            await self._run(tables.database.close)
-        self._executor.shutdown()
+        self.open, self.close = self._thread.open, self._thread.close
 
     async def ask(self, work: Callable[[DeviceTables], T]) -> T:
         """Run `work` on the thread. Raises `DevicesBusy`, `RegistryError`, and what `work` raises."""
-        tables = self._tables
-        if tables is None:
-            raise DevicesBusy("the hub is starting or stopping; try again in some seconds")
         if self._waiting >= WAITING_MAX:
             raise DevicesBusy(f"{WAITING_MAX} requests for devices wait already; try again in some seconds")
         self._waiting += 1
         try:
-            return await self._run(lambda: work(tables))
+            return await self._thread.run(lambda database: work(DeviceTables(database)))
+        except RegistryClosed as error:
+            raise DevicesBusy(str(error)) from error
         finally:
             self._waiting -= 1
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 
 class DeviceRegistry:
@@ -94,9 +77,9 @@ class DeviceRegistry:
 
     def __init__(self, registry: sa.URL, quotas: Tenants, now_us: Callable[[], int]) -> None:
         """`now_us`: UTC microseconds."""
-        self._changing = _Worker("devices", lambda: open_registry(registry).database)
-        self._reading = _Worker("devices-reading", lambda: Database(registry, reading=True))
-        self._searching = _Worker("devices-searching", lambda: Database(registry, reading=True))
+        self._changing = _BoundedThread("devices", registry)
+        self._reading = _BoundedThread("devices-reading", registry, reading=True)
+        self._searching = _BoundedThread("devices-searching", registry, reading=True)
         self._quotas = quotas
         self._hashing = 0
         """Requests in progress that set credentials."""

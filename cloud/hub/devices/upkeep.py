@@ -12,6 +12,7 @@ import threading
 
 import sqlalchemy as sa
 
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.devices.limits import UPKEEP_INTERVAL_S
 from cloud.hub.registry.device_targets import TargetUpkeep
 from cloud.hub.registry.opening import open_registry
@@ -26,29 +27,22 @@ class TargetKeeper:
     def __init__(self, registry: sa.URL) -> None:
         self._url = registry
         self._stopping = threading.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._keeping = PeriodicTask(
+            "targets of devices", self._keep, UPKEEP_INTERVAL_S,
+            log=log, failed="the targets of devices are not kept", expected=(RegistryError,),
+        )  # fmt: skip
 
     def open(self) -> None:
         """Start it, within a running loop."""
-        self._task = asyncio.create_task(self._keep(), name="targets of devices")
+        self._keeping.start()
 
     async def close(self) -> None:
-        """End it, after the transaction that runs. Idempotent."""
+        """End it. Work in progress ends after its transaction. Idempotent."""
         self._stopping.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        await self._keeping.stop()
 
     async def _keep(self) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self._keep_once)
-            except RegistryError as error:
-                log.warning("the targets of devices are not kept: %s", error)
-            except Exception:  # the next time may succeed
-                log.exception("the upkeep of the targets of devices failed with an internal error")
-            await asyncio.sleep(UPKEEP_INTERVAL_S)
+        await asyncio.to_thread(self._keep_once)
 
     def _keep_once(self) -> None:
         """Catch up with older programs, and drop tombstones."""

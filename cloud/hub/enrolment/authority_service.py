@@ -14,7 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import end_task
 from cloud.hub.enrolment.authority import OwnAuthority, RevokedCertificate
 from cloud.hub.enrolment.limits import (
     AUTHORITY_PUBLISHED_S,

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import end_task
 from cloud.hub.enrolment.authority import new_key
 from cloud.hub.enrolment.files import AuthorityFileError, ServerCertificate
 from cloud.hub.enrolment.limits import AUTHORITY_AWAITED_S, DELEGATED_KEY_RETRY_S

@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.durable_file import replace_file
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, RefusalReason
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import end_task
 from cloud.hub.enrolment.authority import key_id
 from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.enrolment.limits import AUTHORITIES_FETCHED_S, EST_AT_ONCE_MAX

@@ -11,7 +11,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
@@ -21,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from bridge.enrolment import RefusalReason
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.enrolment.authority import KnownAuthority, PublicKey, key_id, read_request
 from cloud.hub.enrolment.limits import (
     AUTHORITY_ABSENT_S,
@@ -38,11 +37,10 @@ from cloud.hub.enrolment.signature_request import (
     SignerSignature,
     public_pem,
 )
-from cloud.hub.registry.database import Database
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused
 from cloud.hub.registry.notices import ChangeHint
-from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.signatures import PublishedAuthority, SignatureAnswer, Signatures, WaitingRequest
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -71,13 +69,11 @@ class RemoteAuthority:
         self.known = known
         self.revocations: bytes | None = None
         """Revocation list that the authority signed last, DER; None before the first one is read."""
-        self._url = registry
         self._now = now
         self._hint = hint or ChangeHint()
         self._timeout_s = timeout_s
         self._name = known.fingerprint.hex()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="signatures")
-        self._database: Database | None = None
+        self._thread = RegistryThread("signatures", database_of(registry))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waited: dict[str, asyncio.Future[SignatureAnswer]] = {}
         self._unwanted: set[str] = set()
@@ -85,14 +81,17 @@ class RemoteAuthority:
         self._published: PublishedAuthority | None = None
         self._changed_at = 0.0
         """Time at which the authority was last seen to run, on the loop's clock: its own clock may differ."""
-        self._fault: str | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._following = PeriodicTask(
+            "signatures", self._poll, AUTHORITY_PUBLISHED_S,
+            log=log, failed="answers of the authority cannot be read", expected=(RegistryError, NotSigned),
+            wait=self._rest,
+        )  # fmt: skip
 
     @property
     def trouble(self) -> str | None:
         """Reason why nothing is signed; None without a known fault."""
-        if self._fault is not None:
-            return self._fault
+        if self._following.trouble is not None:
+            return self._following.trouble
         if self._loop is None or self._loop.time() - self._changed_at < AUTHORITY_ABSENT_S:
             return None
         if self._published is None:
@@ -102,22 +101,18 @@ class RemoteAuthority:
     async def open(self) -> None:
         """Open the registry and follow the authority. Raises `RegistryError`."""
         loop = self._loop = asyncio.get_running_loop()
-        self._database = await loop.run_in_executor(self._executor, lambda: open_registry(self._url).database)
+        await self._thread.open()
         self._changed_at = loop.time()
         await self._poll()
-        self._task = loop.create_task(self._watch(), name="signatures")
+        self._following.start()
 
     async def close(self) -> None:
         """End what waits, and close the registry. Idempotent."""
-        task, self._task = self._task, None
-        await end_task(task)
+        await self._following.stop()
         for future in self._waited.values():
             if not future.done():
                 future.set_exception(NotSigned("the hub stops"))
-        database, self._database = self._database, None
-        if database is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, database.close)
-        self._executor.shutdown()
+        await self._thread.close()
 
     # --- certificates -----------------------------------------------------------------------------------------------
 
@@ -191,23 +186,8 @@ class RemoteAuthority:
             pass
         raise NotSigned("it has answered without a certificate for the requested key")
 
-    async def _watch(self) -> None:
-        while True:
-            await self._hint.wait(SIGNATURE_CHECK_S if self._waited else AUTHORITY_PUBLISHED_S)
-            try:
-                await self._poll()
-            except (RegistryError, NotSigned) as error:
-                self._failed(str(error))
-            except Exception as error:  # an internal error must not end the task silently
-                log.exception("answers of the authority cannot be read")
-                self._fault = f"internal error: {type(error).__name__}"
-            else:
-                self._fault = None
-
-    def _failed(self, words: str) -> None:
-        if self._fault is None:
-            log.warning("answers of the authority cannot be read: %s", words)
-        self._fault = words
+    async def _rest(self, _seconds: float) -> None:
+        await self._hint.wait(SIGNATURE_CHECK_S if self._waited else AUTHORITY_PUBLISHED_S)
 
     async def _poll(self) -> None:
         """Take answers, withdraw requests that timed out, and read what the authority has published."""
@@ -230,10 +210,10 @@ class RemoteAuthority:
             self.revocations = published.revocations
 
     async def _in_thread(self, work: Callable[[Signatures], T]) -> T:
-        database = self._database
-        if database is None:
-            raise NotSigned("the hub is starting or stopping")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(Signatures(database)))
+        try:
+            return await self._thread.run(lambda database: work(Signatures(database)))
+        except RegistryClosed as error:
+            raise NotSigned(str(error)) from error
 
 
 def _public_key(certificate: x509.Certificate) -> PublicKey:

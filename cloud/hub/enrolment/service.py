@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from bridge.enrolment import (
     digest,
     secret_of,
 )
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import (
     Authority,
@@ -67,6 +66,7 @@ from cloud.hub.registry.enrolments import (
     TokenClaim,
 )
 from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 from edge.output.document import json
@@ -116,25 +116,21 @@ class Enrolment:
         self._ocsp_key = ocsp_key
         self._ocsp_lock = asyncio.Lock()
         """Held while the key of OCSP is looked up: it is for one thread at a time."""
-        self.trouble: str | None = None
-        """Reason why revocations cannot be read; None if they can."""
         self.refused = 0
         """Number of connections refused or closed because of their certificate."""
         self._registration = registration
-        self._url = registry
         self._life_s = life_s
         self._revoked_listener = revoked
         self._forgotten = forgotten
         self._forgotten_until = 0
         self._now = now
         self._tenants = tenants or Tenants()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="enrolment")
+        self._thread = RegistryThread("enrolment", lambda: Enrolments(registry))
         self._waiting = 0
         self._record = record
         self._older = older
         self._admitted: dict[str, CertifiedGateway] = {}
         """Certificates of our authority that admitted gateways since the last poll."""
-        self._registry: Enrolments | None = None
         self._revoked: dict[str, CertificateRecord] = {}
         self._known: dict[str, CertificateHolder] = {}
         """Certificates in the registry by serial number, if another authority signs them. That authority also signs for
@@ -145,8 +141,16 @@ class Enrolment:
         """Certificates shown that are not known; another hub may have issued them just now."""
         self._list: tuple[float, int, bytes] | None = None
         """Time, number of entries, and the revocation list."""
-        self._watching: asyncio.Task[None] | None = None
-        self._hint = hint or ChangeHint()
+        self._following = PeriodicTask(
+            "revocations", self._poll, REVOCATIONS_CHECK_INTERVAL_S,
+            log=log, failed="new revocations cannot be read; the known ones stay in effect",
+            expected=(RegistryError, EnrolmentRefused), wait=(hint or ChangeHint()).wait,
+        )  # fmt: skip
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why revocations cannot be read; None if they can."""
+        return self._following.trouble
 
     @property
     def registration_trouble(self) -> str | None:
@@ -160,26 +164,21 @@ class Enrolment:
 
     async def open(self) -> None:
         """Open the registry and read the revocations. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        self._registry = await loop.run_in_executor(self._executor, Enrolments, self._url)
+        await self._thread.open()
         if self._registration is not None:
             self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us()))
         await self._revoke_again()
         await self._poll()
-        self._watching = loop.create_task(self._watch(), name="revocations")
+        self._following.start()
         if self._registration is not None:
             self._registration.start()
 
     async def close(self) -> None:
         """Stop polling and close the registry. Idempotent."""
-        watching, self._watching = self._watching, None
-        await end_task(watching)
+        await self._following.stop()
         if self._registration is not None:
             await self._registration.stop()
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
-        self._executor.shutdown()
+        await self._thread.close()
 
     # --- CertificatePolicy ------------------------------------------------------------------------------------------
 
@@ -393,27 +392,10 @@ class Enrolment:
 
     async def _in_thread(self, work: Callable[[Enrolments], T]) -> T:
         """Run `work` on the registry's thread. Raises `EnrolmentRefused` before `open` and after `close`."""
-        registry = self._registry
-        if registry is None:
-            raise EnrolmentRefused(
-                RefusalReason.UNAVAILABLE, "the hub is starting or stopping; try again in some seconds"
-            )
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
-
-    async def _watch(self) -> None:
-        while True:
-            await self._hint.wait(REVOCATIONS_CHECK_INTERVAL_S)
-            try:
-                await self._poll()
-            except RegistryError as error:
-                if self.trouble is None:
-                    log.warning("new revocations cannot be read; the known ones stay in effect: %s", error)
-                self.trouble = str(error)
-            except Exception as error:  # an internal error must not end the polling silently
-                log.exception("new revocations cannot be read; the known ones stay in effect")
-                self.trouble = f"internal error: {type(error).__name__}"
-            else:
-                self.trouble = None
+        try:
+            return await self._thread.run(work)
+        except RegistryClosed as error:
+            raise EnrolmentRefused(RefusalReason.UNAVAILABLE, str(error)) from error
 
     async def _poll(self) -> None:
         """Apply revocations and forgotten gateways since the last poll, made here or elsewhere."""
@@ -451,12 +433,11 @@ class Enrolment:
 
     async def _revoke_again(self) -> None:
         """Repeat revocations that the registry has lost. Raises `RegistryError`."""
-        if self._record is None:
+        record = self._record
+        if record is None:
             return
         try:
-            revoked = await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._record.read, self._now_us()
-            )
+            revoked = await self._in_thread(lambda _: record.read(self._now_us()))
         except (OSError, ValueError) as error:
             log.warning("the hub's record of revocations cannot be read: %s", error)
             return
@@ -468,12 +449,11 @@ class Enrolment:
 
     async def _keep_revoked(self) -> None:
         """Record revocations outside the registry, where a restored registry does not lose them."""
-        if self._record is None:
+        record, revoked = self._record, list(self._revoked.values())
+        if record is None:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._record.write, list(self._revoked.values()), self._now_us()
-            )
+            await self._in_thread(lambda _: record.write(revoked, self._now_us()))
         except OSError as error:
             log.warning("the hub's record of revocations cannot be written: %s", error)
 

@@ -30,7 +30,7 @@ from cloud.hub.events.limits import (
     EVENTS_KEPT_S,
     EVENTS_PAGE,
 )
-from cloud.hub.events.service import EventsNotReady, HubEvents
+from cloud.hub.events.service import HubEvents
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.registry.event_reader import EventFilter, EventPage, EventReader
 from cloud.hub.registry.events import EventType
@@ -47,7 +47,7 @@ STREAM: Final = "text/event-stream"
 LAST_EVENT: Final = "last-event-id"
 GAP: Final = "gap"
 """Type of the message of a stream that says that events are missing."""
-answered: Final = answering({EventsNotReady: 503})
+answered: Final = answering({})
 KNOWN_TYPES: Final = frozenset((*EventType, *(each.value.partition(".")[0] for each in EventType)))
 """Types of events, and their nouns."""
 
@@ -128,7 +128,7 @@ async def pump_events(events: HubEvents, queue: EventQueue, after: int, wanted: 
     while not queue.ended:
         try:
             page = await events.page(after, wanted, EVENTS_PAGE)
-        except (RegistryError, EventsNotReady):
+        except RegistryError:
             return
         try:
             async with asyncio.timeout(EVENT_STALL_S):

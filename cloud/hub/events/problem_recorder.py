@@ -12,28 +12,24 @@ import contextlib
 import datetime
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.events.limits import GATEWAY_PROBLEMS_MAX, PROBLEMS_AT_ONCE_MAX, PROBLEMS_INTERVAL_S, PROBLEMS_REPEAT_S
 from cloud.hub.groups import Key
 from cloud.hub.registry.problem_reader import ProblemReader
 from cloud.hub.registry.problems import ProblemSource, ReportedProblem, StoredProblems
+from cloud.hub.registry_thread import RegistryThread
 from cloud.lake.faults import RegistryError
 from edge.health.problems import HealthProblem
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class ProblemsNotReady(Exception):
-    """The hub is starting or stopping; the request may be repeated in some seconds."""
 
 
 class ProblemRecorder:
@@ -49,47 +45,37 @@ class ProblemRecorder:
     ) -> None:
         """`hub`: writer id of this hub; `own` returns its problems; `connected_here` returns whether a gateway is
         connected to it; `now_us`: UTC microseconds."""
-        self._url = registry
         self._hub = hub
         self._own = own
         self._connected_here = connected_here
         self._now_us = now_us
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="problems")
-        self._registry: StoredProblems | None = None
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="problems-reading")
-        self._reader: ProblemReader | None = None
+        self._writer = RegistryThread("problems", lambda: StoredProblems(registry, hub))
+        self._reader = RegistryThread("problems-reading", lambda: ProblemReader(registry))
         self._waiting: dict[ProblemSource, Sequence[ReportedProblem]] = {}
         self._stored: dict[ProblemSource, int] = {}
         """Hash of what is stored, by source."""
-        self._failed = False
-        self._task: asyncio.Task[None] | None = None
+        self._compared_s = float("-inf")
+        """Time of the last comparison of this hub's own problems with what is stored, on the loop's clock."""
+        self._storing = PeriodicTask(
+            "problems for the registry", self._store_changes, PROBLEMS_INTERVAL_S,
+            log=log, failed="problems are not in the registry", expected=(RegistryError,),
+        )  # fmt: skip
 
     async def open(self) -> None:
         """Open the registry and start to store. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        self._registry = await loop.run_in_executor(self._executor, StoredProblems, self._url, self._hub)
-        self._reader = await loop.run_in_executor(self._reading, ProblemReader, self._url)
-        self._task = loop.create_task(self._store_changes(), name="problems for the registry")
+        await self._writer.open()
+        await self._reader.open()
+        self._storing.start()
 
     async def close(self) -> None:
         """Close the registry. Idempotent."""
-        task, self._task = self._task, None
-        await end_task(task)
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            await asyncio.get_running_loop().run_in_executor(self._reading, reader.close)
-        self._reading.shutdown()
-        self._executor.shutdown()
+        await self._storing.stop()
+        await self._writer.close()
+        await self._reader.close()
 
     async def read(self, work: Callable[[ProblemReader], T]) -> T:
-        """Run `work` on the reading thread. Raises `ProblemsNotReady`, `RegistryError`."""
-        reader = self._reader
-        if reader is None:
-            raise ProblemsNotReady("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._reading, work, reader)
+        """Run `work` on the reading thread. Raises `RegistryError`."""
+        return await self._reader.run(work)
 
     def connected(self, key: Key) -> None:
         """Expect a first report of a gateway: another hub may have stored one since the last one here."""
@@ -106,42 +92,28 @@ class ProblemRecorder:
             self._waiting[source] = found
 
     async def _store_changes(self) -> None:
-        loop, compared_s = asyncio.get_running_loop(), float("-inf")
-        while True:
-            try:
-                own = ProblemSource("", "", self._hub)
-                if loop.time() - compared_s >= PROBLEMS_REPEAT_S:
-                    compared_s = loop.time()
-                    self._stored.pop(own, None)
-                self._take(own, [_of_hub(each, self._now_us()) for each in self._own()])
-                await self.store()
-                self._failed = False
-            except RegistryError as error:
-                if not self._failed:
-                    log.warning("problems are not in the registry: %s", error)
-                self._failed = True
-            except Exception:  # an internal error must not end the task silently
-                log.exception("problems failed with an internal error")
-            await asyncio.sleep(PROBLEMS_INTERVAL_S)
+        own, now_s = ProblemSource("", "", self._hub), asyncio.get_running_loop().time()
+        if now_s - self._compared_s >= PROBLEMS_REPEAT_S:
+            self._compared_s = now_s
+            self._stored.pop(own, None)
+        self._take(own, [_of_hub(each, self._now_us()) for each in self._own()])
+        await self.store()
 
     async def store(self) -> None:
         """Store what waits, and end the problems of hubs that have stopped. Raises `RegistryError`."""
-        registry, loop = self._registry, asyncio.get_running_loop()
-        if registry is None:
-            return
         for source in [each for each in self._waiting if each.gateway and not self._connected_here(each[:2])]:
             del self._waiting[source]  # the next hub of the gateway stores its problems
         left = dict(self._waiting)
         while left:
             part = dict(islice(left.items(), PROBLEMS_AT_ONCE_MAX))
-            stored = await loop.run_in_executor(self._executor, registry.report, part, self._now_us())
+            stored = await self._writer.run(partial(StoredProblems.report, reports=part, now_us=self._now_us()))
             for source, found in part.items():
                 del left[source]
                 if source in stored:
                     self._stored[source] = _hash(found)
                     if self._waiting.get(source) is found:
                         del self._waiting[source]
-        await loop.run_in_executor(self._executor, partial(registry.end_of_stopped_hubs, self._now_us()))
+        await self._writer.run(partial(StoredProblems.end_of_stopped_hubs, now_us=self._now_us()))
 
 
 def _hash(found: Sequence[ReportedProblem]) -> int:

@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.events.problem_recorder import ProblemRecorder, ProblemsNotReady
+from cloud.hub.events.problem_recorder import ProblemRecorder
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.page_position import decode_position, encode_position
 from cloud.hub.registry.problem_reader import Place, PlacedProblem, ProblemFilter, ProblemGroup
@@ -28,7 +28,7 @@ from edge.broker.http.route import PURE, HttpRoute
 from edge.health.problems import Severity
 
 PROBLEMS: Final = "/api/v1/problems"
-answered: Final = answering({ProblemsNotReady: 503})
+answered: Final = answering({})
 
 
 class ProblemPlaceDocument(msgspec.Struct, kw_only=True):

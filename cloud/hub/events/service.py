@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import PeriodicTask
 from cloud.hub.events.limits import (
     EVENTS_CLEANUP_S,
     EVENTS_INTERVAL_S,
@@ -28,6 +27,7 @@ from cloud.hub.events.limits import (
 from cloud.hub.events.tail import EventTail
 from cloud.hub.registry.event_reader import EventFilter, EventLog, EventPage, EventReader
 from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry_thread import RegistryThread
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -35,62 +35,47 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class EventsNotReady(Exception):
-    """The hub is starting or stopping; the request may be repeated in some seconds."""
-
-
 class HubEvents:
     """Reads and deletes events. `open`, later `close`."""
 
     def __init__(self, registry: sa.URL, now: Callable[[], float], hint: ChangeHint | None = None) -> None:
         """`now`: UTC seconds since 1970; `hint` is given when another hub has appended events."""
-        self._url = registry
         self._now = now
         self._hint = hint or ChangeHint()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="events")
-        self._log: EventLog | None = None
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="events-reading")
-        self._reader: EventReader | None = None
+        self._writer = RegistryThread("events", lambda: EventLog(registry))
+        self._reader = RegistryThread("events-reading", lambda: EventReader(registry))
         self._tail: EventTail | None = None
         """None while nothing follows."""
         self._followers = 0
         self._advanced = asyncio.Event()
         """Set, and replaced, when the tail has got further."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._following: asyncio.Task[None] | None = None
+        self._cleaning = PeriodicTask(
+            "deletion of old events", self._clean_up, EVENTS_CLEANUP_S,
+            log=log, failed="old events are not deleted", expected=(RegistryError,),
+        )  # fmt: skip
+        self._following: PeriodicTask | None = None
 
     async def open(self) -> None:
         """Open the registry. Raises `RegistryError`."""
-        loop = asyncio.get_running_loop()
-        self._log = await loop.run_in_executor(self._executor, EventLog, self._url)
-        self._reader = await loop.run_in_executor(self._reading, EventReader, self._url)
-        self._tasks = [loop.create_task(self._clean_up(), name="deletion of old events")]
+        await self._writer.open()
+        await self._reader.open()
+        self._cleaning.start()
 
     async def close(self) -> None:
         """Close the registry. Idempotent."""
-        tasks, self._tasks = [*self._tasks, *([self._following] if self._following is not None else ())], []
-        self._following = None
-        for task in tasks:
-            await end_task(task)
-        written, self._log = self._log, None
-        reader, self._reader = self._reader, None
-        loop = asyncio.get_running_loop()
-        if reader is not None:
-            await loop.run_in_executor(self._reading, reader.close)
-        if written is not None:
-            await loop.run_in_executor(self._executor, written.close)
-        self._reading.shutdown()
-        self._executor.shutdown()
+        following, self._following = self._following, None
+        if following is not None:
+            await following.stop()
+        await self._cleaning.stop()
+        await self._reader.close()
+        await self._writer.close()
 
     async def read(self, work: Callable[[EventReader], T]) -> T:
-        """Run `work` on the reading thread. Raises `EventsNotReady`, `RegistryError`."""
-        reader = self._reader
-        if reader is None:
-            raise EventsNotReady("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._reading, work, reader)
+        """Run `work` on the reading thread. Raises `RegistryError`."""
+        return await self._reader.run(work)
 
     async def page(self, after: int, wanted: EventFilter, limit: int) -> EventPage:
-        """Return events after a number, from memory or from the registry. Raises `EventsNotReady`, `RegistryError`."""
+        """Return events after a number, from memory or from the registry. Raises `RegistryError`."""
         page = self._tail.page(after, wanted, limit) if self._tail is not None else None
         if page is None:
             page = await self.read(lambda reader: reader.page(after, wanted, limit))
@@ -101,7 +86,11 @@ class HubEvents:
         """Look for new events in the body, so that `wait` returns when some come."""
         self._followers += 1
         if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow(), name="new events")
+            self._following = PeriodicTask(
+                "new events", self._advance, EVENTS_INTERVAL_S,
+                log=log, failed="new events are not seen", expected=(RegistryError,), wait=self._hint.wait,
+            )  # fmt: skip
+            self._following.start()
         try:
             yield
         finally:
@@ -123,20 +112,6 @@ class HubEvents:
                 while self._tail is None or self._tail.reached <= after:
                     await self._advanced.wait()
 
-    async def _follow(self) -> None:
-        failed = False
-        while True:
-            try:
-                await self._advance()
-                failed = False
-            except (RegistryError, EventsNotReady) as error:
-                if not failed:
-                    log.warning("new events are not seen: %s", error)
-                failed = True
-            except Exception:  # an internal error must not end the task silently
-                log.exception("events failed with an internal error")
-            await self._hint.wait(EVENTS_INTERVAL_S)
-
     async def _advance(self) -> None:
         """Read the events that are new."""
         if self._tail is None:
@@ -155,16 +130,5 @@ class HubEvents:
             self._advanced = asyncio.Event()
 
     async def _clean_up(self) -> None:
-        """Delete old events at intervals."""
-        while True:
-            written, before_us = self._log, int((self._now() - EVENTS_KEPT_S) * 1_000_000)
-            if written is not None:
-                try:
-                    await asyncio.get_running_loop().run_in_executor(
-                        self._executor, written.clean_up, before_us, EVENTS_TENANT_MAX, EVENTS_MAX
-                    )
-                except RegistryError as error:
-                    log.warning("old events are not deleted: %s", error)
-                except Exception:  # an internal error must not end the task silently
-                    log.exception("events failed with an internal error")
-            await asyncio.sleep(EVENTS_CLEANUP_S)
+        before_us = int((self._now() - EVENTS_KEPT_S) * 1_000_000)
+        await self._writer.run(lambda written: written.clean_up(before_us, EVENTS_TENANT_MAX, EVENTS_MAX))

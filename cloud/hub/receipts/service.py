@@ -20,7 +20,7 @@ from bridge import plain
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.landing_receipt import ReceiptAnswer, ReceiptRequest
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import end_task
 from cloud.hub.enrolment.files import AuthorityFileError
 from cloud.hub.enrolment.remote_authority import NotSigned
 from cloud.hub.groups import Key

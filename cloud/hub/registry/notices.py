@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cloud.hub.ended_task import end_task
+from bridge.periodic_task import end_task
 from cloud.hub.limits import NOTICES_GATHER_S, NOTICES_RETRY_S
 from cloud.hub.registry.dialects import connection_limits
 from cloud.hub.registry.location import POSTGRESQL, redact_url

@@ -40,7 +40,7 @@ from cloud.hub.webhooks.limits import (
     WEBHOOKS_TENANT_MAX,
 )
 from cloud.hub.webhooks.sending import make_secret
-from cloud.hub.webhooks.service import HubWebhooks, WebhooksNotReady, WebhookTestsBusy
+from cloud.hub.webhooks.service import HubWebhooks, WebhookTestsBusy
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.json_documents import read_document
 from edge.broker.http.preconditions import Precondition, precondition_of
@@ -52,7 +52,6 @@ from edge.broker.model.authorization import Operation
 WEBHOOKS: Final = "/api/v1/webhooks"
 answered: Final = answering(
     {
-        WebhooksNotReady: 503,
         WebhookTestsBusy: 503,
         TooManyWebhooks: lambda why: RequestRefused(409, str(why), next_step="remove one first").response(),
     }

@@ -20,18 +20,19 @@ from typing import NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from bridge.connectors.http.network import Connect
-from cloud.hub.events.service import EventsNotReady, HubEvents
+from bridge.periodic_task import PeriodicTask, wait_and_clear
+from cloud.hub.events.service import HubEvents
 from cloud.hub.groups import Key
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry.event_reader import EventPage
 from cloud.hub.registry.events import FleetEvent
 from cloud.hub.registry.webhooks import (
     RegisteredWebhooks,
-    WatchedWebhooks,
     WebhookProgress,
     WebhookRecord,
     WebhookState,
 )
+from cloud.hub.registry_thread import RegistryThread
 from cloud.hub.webhooks.delivery import DeliveryLost, WebhookClock, WebhookDelivery
 from cloud.hub.webhooks.documents import make_test_body
 from cloud.hub.webhooks.limits import (
@@ -59,10 +60,6 @@ from cloud.lake.faults import RegistryError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class WebhooksNotReady(Exception):
-    """The hub is starting or stopping; the request may be repeated in some seconds."""
 
 
 class WebhookTestsBusy(Exception):
@@ -101,7 +98,6 @@ class HubWebhooks:
         clock: WebhookClock,
     ) -> None:
         """`hub`: writer id of this hub; `networks`: those that webhooks of tenants may reach, besides public ones."""
-        self._url = registry
         self._hub = hub
         self._events = events
         self._clock = clock
@@ -109,9 +105,11 @@ class HubWebhooks:
         self._addresses = PublicAddresses(self._names, networks)
         self._operator_names = ThreadPoolExecutor(OPERATOR_NAME_THREADS, thread_name_prefix="fleet webhook names")
         self._operator_addresses = AnyAddresses(self._operator_names)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="webhooks")
-        self._registry: RegisteredWebhooks | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._thread = RegistryThread("webhooks", lambda: RegisteredWebhooks(registry))
+        self._serving = PeriodicTask(
+            "webhooks", self._serve, WEBHOOKS_IDLE_S,
+            log=log, failed="webhooks get no events", expected=(RegistryError,), wait=self._pause,
+        )  # fmt: skip
         self._turns: dict[str, asyncio.Task[None]] = {}
         """Deliveries in progress, by webhook."""
         self._tenants: Counter[str] = Counter()
@@ -124,14 +122,12 @@ class HubWebhooks:
         """Tests in progress, by tenant."""
         self._changed = asyncio.Event()
         self._failed: Sequence[WebhookRecord] = ()
-        self._unread: str | None = None
-        """Why nothing is sent; None if it is."""
 
     @property
     def trouble(self) -> str | None:
         """Return what is wrong; None while webhooks are served."""
-        if self._unread is not None:
-            return f"webhooks get no events: {self._unread}"
+        if self._serving.trouble is not None:
+            return f"webhooks get no events: {self._serving.trouble}"
         if not self._failed:
             return None
         first = self._failed[0]
@@ -141,24 +137,20 @@ class HubWebhooks:
 
     async def open(self) -> None:
         """Open the registry. Raises `RegistryError`."""
-        self._registry = await asyncio.get_running_loop().run_in_executor(self._executor, RegisteredWebhooks, self._url)
+        await self._thread.open()
 
     def start(self) -> None:
         """Start to deliver."""
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="webhooks")
+        self._serving.start()
 
     async def close(self) -> None:
         """Stop, and close the registry. Requests in progress are abandoned, and sent again later. Idempotent."""
-        tasks = [*self._turns.values(), *([self._task] if self._task is not None else ())]
-        self._task = None
-        for task in tasks:
+        await self._serving.stop()
+        for task in self._turns.values():
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        registry, self._registry = self._registry, None
-        if registry is not None:
-            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
-        self._executor.shutdown()
+        if self._turns:
+            await asyncio.wait(list(self._turns.values()))
+        await self._thread.close()
         for threads in (self._names, self._operator_names):
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -167,11 +159,8 @@ class HubWebhooks:
         return int(self._clock.now() * 1_000_000)
 
     async def ask(self, work: Callable[[RegisteredWebhooks], T]) -> T:
-        """Run `work` on the registry's thread. Raises `WebhooksNotReady`, `RegistryError`."""
-        registry = self._registry
-        if registry is None:
-            raise WebhooksNotReady("the hub is starting or stopping; try again in some seconds")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+        """Run `work` on the registry's thread. Raises `RegistryError`."""
+        return await self._thread.run(work)
 
     async def change(self, work: Callable[[RegisteredWebhooks], T]) -> T:
         """Run `work` as `ask` does, and look for events to send soon."""
@@ -203,44 +192,26 @@ class HubWebhooks:
 
     # --- looking for work -------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                found = await self.ask(RegisteredWebhooks.watched)
-                if found.sendable:
-                    with self._events.following():
-                        found = await self._serve(found)
-                self._failed, self._unread = found.failed, None
-            except (RegistryError, WebhooksNotReady, EventsNotReady) as error:
-                if self._unread is None:
-                    log.warning("webhooks get no events: %s", error)
-                self._unread = str(error)
-            except Exception as error:  # an internal error must not end the task silently
-                log.exception("webhooks failed with an internal error")
-                self._unread = f"internal error: {type(error).__name__}"
-            await self._pause(WEBHOOKS_IDLE_S)
-
-    async def _serve(self, found: WatchedWebhooks) -> WatchedWebhooks:
-        """Deliver while there are webhooks; return what was found last. Raises `RegistryError`, `WebhooksNotReady`,
-        `EventsNotReady`."""
-        while found.sendable:
-            reached = self._events.reached
-            await self.look(found.sendable)
-            self._failed, self._unread = found.failed, None
-            await asyncio.sleep(LOOK_PAUSE_S)
-            await self._events.wait(reached, WEBHOOKS_INTERVAL_S)
-            found = await self.ask(RegisteredWebhooks.watched)
-        return found
+    async def _serve(self) -> None:
+        """Deliver while there are webhooks. Raises `RegistryError`."""
+        found = await self.ask(RegisteredWebhooks.watched)
+        if found.sendable:
+            with self._events.following():
+                while found.sendable:
+                    reached = self._events.reached
+                    await self.look(found.sendable)
+                    self._failed = found.failed
+                    self._serving.note_success()
+                    await asyncio.sleep(LOOK_PAUSE_S)
+                    await self._events.wait(reached, WEBHOOKS_INTERVAL_S)
+                    found = await self.ask(RegisteredWebhooks.watched)
+        self._failed = found.failed
 
     async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        self._changed.clear()
+        await wait_and_clear(self._changed, seconds)
 
     async def look(self, found: Sequence[WebhookRecord]) -> None:
-        """Start the delivery of webhooks with events, as far as there is room. Raises `RegistryError`,
-        `WebhooksNotReady`, `EventsNotReady`."""
+        """Start the delivery of webhooks with events, as far as there is room. Raises `RegistryError`."""
         known, now_s = {each.id for each in found}, self._clock.monotonic()
         self._scanned = {name: each for name, each in self._scanned.items() if name in known}
         self._others = {name: each for name, each in self._others.items() if name in known}
@@ -290,7 +261,7 @@ class HubWebhooks:
         return scanned.reached if same and scanned is not None else record.reached
 
     async def _page(self, record: WebhookRecord, after: int) -> EventPage:
-        """Return the events after a number that a webhook wants. Raises `RegistryError`, `EventsNotReady`."""
+        """Return the events after a number that a webhook wants. Raises `RegistryError`."""
         page = await self._events.page(after, record.wanted, WEBHOOK_PAGE)
         if not record.selector or not page.events:
             return page
@@ -338,7 +309,7 @@ class HubWebhooks:
                 await self._deliver(claimed, delivery, page)
         except DeliveryLost:
             log.info("webhook %s was changed, or another hub goes on with it", seen.id)
-        except (RegistryError, WebhooksNotReady, EventsNotReady) as error:
+        except RegistryError as error:
             self._leave_alone(seen, error)
 
     async def _deliver(self, claimed: WebhookRecord, delivery: WebhookDelivery, page: EventPage) -> None:
@@ -350,10 +321,10 @@ class HubWebhooks:
                     return
                 page = await self._page(claimed, delivery.reached)
         except asyncio.CancelledError:
-            with contextlib.suppress(RegistryError, WebhooksNotReady):
+            with contextlib.suppress(RegistryError):
                 await delivery.end()  # the hub stops: another one goes on at once
             raise
-        except (DeliveryLost, RegistryError, WebhooksNotReady, EventsNotReady):
+        except (DeliveryLost, RegistryError):
             raise
         except Exception as error:  # an attempt like any other: the next one is due later
             log.exception("webhook %s failed with an internal error", claimed.id)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
+from bridge.periodic_task import PeriodicTask
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import of_kind
 from edge.appliance.artefacts.errors import IndexUnusable
@@ -36,7 +37,6 @@ from edge.appliance.artefacts.limits import (
     STOP_S,
     WAIT_S_MIN,
 )
-from edge.appliance.identity.hub_request import PeriodicTask
 from edge.broker.configuration import Connector, ConnectorType
 from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
@@ -118,8 +118,10 @@ class ArtefactKeeper:
         self._utc_s = utc_s
         self._files = ThreadPoolExecutor(1, thread_name_prefix="artefacts")
         self._network = ThreadPoolExecutor(1, thread_name_prefix="artefact-requests")
-        self._keeping = PeriodicTask(self.keep, "artefacts")
-        self._fetching = PeriodicTask(self.fetch, "artefacts of the hub")
+        self._keeping = PeriodicTask("artefacts", self.keep, CHECK_INTERVAL_S, log=log, failed="artefacts are not kept")
+        self._fetching = PeriodicTask(
+            "artefacts of the hub", self.fetch, CHECK_INTERVAL_S, log=log, failed="artefacts are not fetched"
+        )
         self._mark: object = None
         self._own_spec: ArtefactsSpec | None = None
         """The configuration without the offers of the hub."""

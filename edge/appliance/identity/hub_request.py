@@ -1,11 +1,10 @@
-"""Periodic requests of a running gateway to its hub, tried at one endpoint after the other."""
+"""Requests of a running gateway to its hub, tried at one endpoint after the other."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bridge.proxy import PeerRoute
@@ -47,28 +46,3 @@ class HubRequest:
                 self._log.warning(self._refused, failure.words)
             self.trouble = failure.words
         return False
-
-
-class PeriodicTask:
-    """Task that calls `check` repeatedly, each time after the seconds that it returned."""
-
-    def __init__(self, check: Callable[[], Awaitable[float]], name: str) -> None:
-        self._check = check
-        self._name = name
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the task in the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
-
-    async def stop(self) -> None:
-        """Stop the task; idempotent. A request that runs in a thread continues, and writes its result atomically."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(await self._check())

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
+from bridge.periodic_task import PeriodicTask
 from bridge.proxy import PeerRoute
-from edge.appliance.identity.hub_request import HubRequest, HubRequestFailure, PeriodicTask
+from edge.appliance.identity.hub_request import HubRequest, HubRequestFailure
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
 
@@ -64,7 +65,9 @@ class Renewal:
             away="the certificate is due for renewal, and the hub is away: %s",
             refused="the hub does not renew our certificate: %s",
         )
-        self._task = PeriodicTask(self.check, "certificate renewal")
+        self._task = PeriodicTask(
+            "certificate renewal", self.check, CHECK_INTERVAL_S_MAX, log=log, failed="the certificate is not renewed"
+        )
 
     @property
     def trouble(self) -> str | None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
+from bridge.periodic_task import PeriodicTask
 from bridge.proxy import PeerRoute
-from edge.appliance.identity.hub_request import HubRequest, HubRequestFailure, PeriodicTask
+from edge.appliance.identity.hub_request import HubRequest, HubRequestFailure
 from edge.appliance.identity.location import REVOKED, identity_file
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ class HubRevocations:
             away="the hub's revocation list is due, and the hub is away: %s",
             refused="the hub's revocation list cannot be renewed: %s",
         )
-        self._task = PeriodicTask(self.check, "revocations of the hub")
+        self._task = PeriodicTask(
+            "revocations of the hub", self.check, CHECK_INTERVAL_S,
+            log=log, failed="the hub's revocation list is not fetched",
+        )  # fmt: skip
 
     @property
     def trouble(self) -> str | None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from bridge.periodic_task import PeriodicTask
 from edge.broker.security.credentials import CredentialFile, CredentialsError, CredentialSnapshot
-from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +27,20 @@ class FollowedUsers:
         """`update` gets every user after each change. Raises CredentialsError when the file cannot be opened."""
         self._file = CredentialFile.open(data)
         self._update = update
-        self.trouble: str | None = None
-        """Why the last reload failed; None if it did not."""
-        self._watching: asyncio.Task[None] | None = None
+        self._watching = PeriodicTask(
+            "users", self._reload_changed, WATCH_S, log=log, failed="users not reloaded", expected=(CredentialsError,)
+        )
         self._busy = asyncio.Lock()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last reload failed; None if it did not."""
+        return self._watching.trouble
 
     async def start(self, change: Callable[[CredentialFile], CredentialSnapshot] = CredentialFile.load) -> None:
         """Apply `change` to the file, load all users, then watch the file. Raises CredentialsError."""
         await self.change(change)
-        self._watching = asyncio.create_task(self._watch(), name="users")
+        self._watching.start()
 
     async def change(self, change: Callable[[CredentialFile], CredentialSnapshot]) -> None:
         """Run `change` on a thread and apply the users it returns. Raises CredentialsError."""
@@ -53,22 +58,11 @@ class FollowedUsers:
 
     async def stop(self) -> None:
         """Stop watching and close the file."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await self._watching.stop()
         async with self._busy:
             self._file.close()
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_S)
-            try:
-                async with self._busy:
-                    if self._file.changed():
-                        self._update(await asyncio.to_thread(self._file.load))
-                self.trouble = None
-            except Exception as error:  # keep watching after any error
-                why = str(error) if isinstance(error, CredentialsError) else describe_error(error)
-                if self.trouble != why:
-                    log.warning("users not reloaded: %s", why)
-                self.trouble = why
+    async def _reload_changed(self) -> None:
+        async with self._busy:
+            if self._file.changed():
+                self._update(await asyncio.to_thread(self._file.load))

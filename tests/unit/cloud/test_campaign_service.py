@@ -19,7 +19,7 @@ from cloud.hub.campaigns.documents import NewCampaign
 from cloud.hub.campaigns.limits import NOTE_CHARACTERS_MAX, PATTERNS_MAX, SECONDS_MAX, SETTLING_S
 from cloud.hub.campaigns.service import CampaignsBusy, HubCampaigns
 from cloud.hub.registry import campaign_sending
-from cloud.hub.registry.campaigns import Campaigns
+from cloud.hub.registry.campaigns import CampaignRecord, Campaigns
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
@@ -51,18 +51,13 @@ def with_service(url: sa.URL, work: Callable[[HubCampaigns], Awaitable[None]]) -
     async def main() -> None:
         service = HubCampaigns(url)
         await service.open()
-        assert service._advancing is not None
-        service._advancing.cancel()  # it has not started
+        await service._advancing.stop()  # it has not started
         try:
             await work(service)
         finally:
             await service.close()
 
     asyncio.run(main())
-
-
-async def look(service: HubCampaigns) -> None:
-    assert await service._look() is None
 
 
 def test_more_requests_than_allowed_are_refused(url: sa.URL, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +86,7 @@ def test_one_look_makes_a_limited_number_of_steps(url: sa.URL, monkeypatch: pyte
 
         counts = []
         for _ in range(2):
-            await look(service)
+            await service.look()
             counts.append(await service.read(sent))
         assert counts == [2, 4]
 
@@ -151,7 +146,7 @@ def test_each_halted_campaign_is_logged_once(
 
     async def work(service: HubCampaigns) -> None:
         for _ in range(3):
-            await look(service)
+            await service.look()
         assert len(service.halted) == 1
         assert service.figures[RolloutState.HALTED] == 2
 
@@ -168,25 +163,36 @@ def test_silence_is_judged_some_time_after_the_start_and_each_fault(
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     seen: list[bool] = []
 
+    faults: list[Exception] = []
+
     def has_step(campaigns: Campaigns, name: str, *, settling: bool) -> bool:
         seen.append(settling)
         return False
 
+    def going(campaigns: Campaigns) -> list[CampaignRecord]:
+        if faults:
+            raise faults.pop()
+        return []
+
     names: list[str] = []
     prepare(url, lambda site: names.append(site.start()))
     monkeypatch.setattr(Campaigns, "has_step", has_step)
+    monkeypatch.setattr(Campaigns, "going", going)
+
+    async def fail(service: HubCampaigns, fault: Exception) -> None:
+        faults.append(fault)
+        with pytest.raises(type(fault)):
+            await service.look()
 
     async def work(service: HubCampaigns) -> None:
-        await look(service)
+        await service.look()
         now[0] += SETTLING_S
-        await look(service)
-        service._note(RegistryError("away"))
-        service._note(None)
-        await look(service)
+        await fail(service, RegistryError("away"))
+        await service.look()
         now[0] += SETTLING_S
-        service._note(ValueError("internal error of one campaign"))
-        await look(service)
-        assert seen == [True, False, True, False]
+        await fail(service, ValueError("internal error of one campaign"))
+        await service.look()
+        assert seen == [True, False, True, False, False]
 
     with_service(url, work)
 
@@ -204,7 +210,7 @@ def test_old_campaigns_are_deleted(url: sa.URL, monkeypatch: pytest.MonkeyPatch)
     prepare(url, fill)
 
     async def work(service: HubCampaigns) -> None:
-        await look(service)
+        await service.look()
         left = await service.read(lambda database: Campaigns(database).page(None, None, 9))
         assert [each.id for each in left] == names[2:]
 
