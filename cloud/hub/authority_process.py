@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from bridge.resources.endpoint import ListenEndpoint
+from cloud.hub.devices.page_signer import DevicePageSigner
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.authority_service import AuthorityService
 from cloud.hub.enrolment.signature_request import SigningRules
@@ -56,7 +57,8 @@ async def _serve(settings: AuthoritySettings, ready: Callable[[ListenEndpoint], 
         loop.add_signal_handler(number, signals.arrived, number)
     notices = ChangeNotices(settings.registry)
     hint = notices.follow(NoticeTopic.SIGNATURES, NoticeTopic.REVOCATIONS)
-    service = AuthorityService(settings.authority, settings.registry, settings.rules, now=time.time, hint=hint)
+    parts = (settings.authority, settings.registry, settings.rules, DevicePageSigner)
+    service = AuthorityService(*parts, now=time.time, hint=hint)
     listening = _bound(settings.http)
     web = WebServer(
         Probes(_no_pages, lambda: service.trouble),

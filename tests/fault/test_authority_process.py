@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -10,6 +11,7 @@ from typing import Final
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from cryptography import x509
 
 from bridge.enrolment import (
@@ -23,15 +25,21 @@ from bridge.enrolment import (
 )
 from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.limits import PAGE_REQUEST_CHARACTERS_MAX
+from cloud.hub.peers import DEFAULT_TENANT
+from cloud.hub.registry.opening import open_registry
+from cloud.hub.registry.signatures import Signatures
 from edge.appliance.identity.exchange import HubEnrolmentClient, NotIssued, trusting
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.request import new_key, signing_request
+from tests.support.artefacts import IMAGE, KEY, sealed
+from tests.support.device_fleet import PASSWORD, arrive, soon, status_of, stored
 from tests.support.enrolled import init_gateway
 from tests.support.lake import rows
 from tests.support.operator import HubOperator
 from tests.support.password_device import PasswordDevice
 from tests.support.postgres import Postgres
-from tests.support.processes import Waypost, gateway_at, wait_until
+from tests.support.processes import Waypost, free_port, gateway_at, wait_until
 
 WAIT_S: Final = 60.0
 HUB: Final = """\
@@ -51,7 +59,7 @@ class SplitFleet:
     """Two hubs, and the authority's process."""
 
     def __init__(self, folder: Path, registry: str, stack: ExitStack) -> None:
-        self.folder = folder
+        self.folder, self.registry = folder, registry
         self.own = OwnAuthority.make("fleet", 1_700_000_000.0)
         (folder / "ca.crt").write_text(self.own.pem)
         (folder / "ca.key").write_text(self.own.key_pem)
@@ -62,11 +70,11 @@ class SplitFleet:
         self.hubs = [
             stack.enter_context(
                 Waypost(
-                    folder / f"{name}.log", "hub", "run", "--data", str(folder / name), "--amqp=127.0.0.1:0",
+                    folder / f"{name}.log", "hub", "run", "--data", str(folder / name), f"--amqp=127.0.0.1:{port}",
                     "--http=127.0.0.1:0", f"--lake={folder / 'lake'}", f"--config={folder / 'hub.yaml'}",
                 )
             )
-            for name in ("first", "second")
+            for name, port in (("first", free_port()), ("second", 0))
         ]  # fmt: skip
 
     def token(self, gateway: str) -> str:
@@ -109,14 +117,37 @@ class SplitFleet:
         request = RenewalRequest(signing_request(new_key()))
         assert HubEnrolmentClient(endpoint).ask(RENEWAL_PATH, request, context).gateway == name
 
+    def register(self, device: str, gateway: str) -> None:
+        """Register a device at the second hub."""
+        operator, place = HubOperator(self.hubs[1]), f"{DEFAULT_TENANT}/{device}"
+        document = {"ext": {"waypost": {"gateways": [gateway]}}}
+        assert operator.ask("POST", f"/v1/devices/{place}", document).status == HTTPStatus.CREATED
+        login = {"type": "hashed-password", "auth-id": device, "secrets": [{"pwd-plain": PASSWORD}]}
+        assert operator.ask("PUT", f"/v1/credentials/{place}", [login]).status == HTTPStatus.NO_CONTENT
+
+    def upload_artefact(self) -> None:
+        """Store an artefact with one image."""
+        operator = HubOperator(self.hubs[1])
+        assert operator.send("POST", "artefact-keys", {"pem": KEY.public.pem, "label": "Maker"}).status == 201
+        assert operator.send("POST", "artefacts", sealed(IMAGE), "application/cose").status == 201
+        part = operator.send("PUT", "artefacts/blinker/1.2.0/parts/0", IMAGE, "application/octet-stream")
+        assert part.status == HTTPStatus.OK
+        assert operator.send("POST", "artefacts/blinker/1.2.0/complete").status == HTTPStatus.OK
+
+    def awaits_pages(self) -> bool:
+        """Return whether the request of a hub for a page of devices waits."""
+        with contextlib.closing(open_registry(sa.make_url(self.registry)).database) as database:
+            name = self.own.fingerprint.hex()
+            return bool(Signatures(database).waiting(name, 1, PAGE_REQUEST_CHARACTERS_MAX, pages=True))
+
     def landed(self) -> int:
         return len(rows(self.folder / "lake", "telemetry"))
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, postgres: Postgres) -> Iterator[SplitFleet]:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[SplitFleet]:
     with ExitStack() as stack:
-        yield SplitFleet(tmp_path, postgres.url(postgres.schema()), stack)
+        yield SplitFleet(tmp_path_factory.mktemp("split"), postgres.url(postgres.schema()), stack)
 
 
 def test_fleet_goes_on_without_its_authority(fleet: SplitFleet) -> None:
@@ -157,6 +188,31 @@ def test_fleet_goes_on_without_its_authority(fleet: SplitFleet) -> None:
         for hub in fleet.hubs:
             wait_until(lambda hub=hub: serial in fleet.revoked_at(hub), timeout_s=WAIT_S, what="it is in the list")
         device.close()
+
+
+def test_devices_and_offers_come_from_hubs_without_the_key(fleet: SplitFleet) -> None:
+    """Authority, hub and gateway are killed while a device is added: a gateway keeps those that it has."""
+    first, second = fleet.hubs
+    code, output = fleet.enrol("roof", fleet.token("roof"))
+    assert code == 0, output
+    with gateway_at(fleet.folder / "roof") as near:
+        fleet.register("pump", "roof")
+        arrive(near, "pump")
+        fleet.authority.kill()
+        fleet.register("fan", "roof")
+        wait_until(fleet.awaits_pages, timeout_s=WAIT_S, what="the first hub requests a page")
+        first.kill()
+        near.kill()
+        near.start()
+        assert status_of(near, "pump") < 300
+        assert "fan" not in stored(near)
+        fleet.authority.start()
+        first.start()
+        arrive(near, "fan")
+        fleet.upload_artefact()
+        new = {"artefact": "blinker", "version": "1.2.0", "devices": ["pump"], "soak_s": 0}
+        assert HubOperator(second).send("POST", "campaigns", new).status == HTTPStatus.CREATED
+        soon(lambda: [each.version for each in stored(near)["pump"].offers] == ["1.2.0"], "the campaign is offered")
 
 
 def files_of(*hubs: Waypost) -> Iterator[Path]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
@@ -13,23 +11,27 @@ import sqlalchemy as sa
 from bridge.downlink import DownlinkSource
 from bridge.hub_addresses import DEVICES
 from cloud.hub.devices.downlink import DeviceDownlink
-from cloud.hub.devices.limits import UNSENT_INTERVAL_S
-from cloud.hub.devices.pages import SignBytes
-from cloud.hub.devices.service import DeviceRegistry, DevicesBusy
+from cloud.hub.devices.page_sources import AuthorityPages, OwnPages
+from cloud.hub.devices.service import DeviceRegistry
 from cloud.hub.devices.upkeep import TargetKeeper
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.tenants import Tenants
-from cloud.lake.faults import RegistryError
 
-UNSENT: Final = "gateways get no devices, also none that were disabled or removed: this hub has no key of its authority"
+UNSIGNED: Final = "gateways get no changes of their devices, also none that were disabled or removed"
 
 
-def _signer_of(enrolment: Enrolment | None) -> SignBytes | None:
-    """Return what signs pages of devices: the authority, if the hub has its key itself. Each page is signed for one
-    gateway when it is sent, which an authority elsewhere does not do."""
-    authority = enrolment.authority if enrolment is not None else None
-    return authority.sign if isinstance(authority, OwnAuthority) else None
+def _make_downlink(registry: sa.URL, enrolment: Enrolment | None) -> DeviceDownlink | None:
+    """Return what sends devices to gateways; None at a hub without an authority, where gateways get none."""
+    if enrolment is None:
+        return None
+    reader = RegistryThread("devices-of-gateways", database_of(registry, reading=True))
+    if enrolment.remote is not None:
+        return DeviceDownlink(registry, reader, AuthorityPages(reader, enrolment.remote))
+    if isinstance(enrolment.authority, OwnAuthority):
+        return DeviceDownlink(registry, reader, OwnPages(reader, enrolment.authority.sign))
+    return None
 
 
 class HubDeviceParts:
@@ -43,15 +45,10 @@ class HubDeviceParts:
         enrolment: Enrolment | None,
         sources: MutableMapping[str, DownlinkSource],
     ) -> None:
-        """`now_us`: UTC microseconds. Without `enrolment`, or without the key of its authority, gateways get no
-        devices. `sources` of messages for gateways; the devices are added."""
-        sign = _signer_of(enrolment)
-        self._unsigned = enrolment is not None and sign is None
-        """True where gateways have certificates, and pages for them cannot be signed here."""
-        self._unsent = False
-        self._watching: asyncio.Task[None] | None = None
+        """`now_us`: UTC microseconds. Without `enrolment` gateways get no devices. `sources` of messages for gateways;
+        the devices are added."""
         self.registry = DeviceRegistry(registry, quotas, now_us)
-        self.downlink = DeviceDownlink(registry, sign) if sign is not None else None
+        self.downlink = _make_downlink(registry, enrolment)
         """None: gateways get no devices."""
         self._upkeep = TargetKeeper(registry)
         if self.downlink is not None:
@@ -61,7 +58,9 @@ class HubDeviceParts:
     def trouble(self) -> str | None:
         """Reason why some gateways do not get their devices; None if all do."""
         if self.downlink is None:
-            return UNSENT if self._unsent else None
+            return None
+        if self.downlink.unsigned is not None:
+            return f"{UNSIGNED}: {self.downlink.unsigned}"
         for (tenant, gateway), why in self.downlink.refused.items():
             others = len(self.downlink.refused) - 1
             more = f", and {others} more gateways" if others else ""
@@ -81,27 +80,10 @@ class HubDeviceParts:
         self._upkeep.open()
         if self.downlink is not None:
             await self.downlink.open()
-        elif self._unsigned:
-            await self._look()
-            self._watching = asyncio.create_task(self._watch(), name="devices without a signature")
 
     async def close(self) -> None:
         """Close them. Idempotent."""
         await self._upkeep.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-            self._watching = None
         if self.downlink is not None:
             await self.downlink.close()
         await self.registry.close()
-
-    async def _watch(self) -> None:
-        """Look again and again whether there are devices that no gateway gets."""
-        while True:
-            await asyncio.sleep(UNSENT_INTERVAL_S)
-            await self._look()
-
-    async def _look(self) -> None:
-        with contextlib.suppress(DevicesBusy, RegistryError):  # the next look may succeed
-            self._unsent = await self.registry.has_devices_for_gateways()

@@ -18,7 +18,6 @@ from cloud.hub.devices.limits import OWNED_TENANTS_MAX, WAITING_MAX
 from cloud.hub.devices.tenants import EMPTY, NO_LIMIT, ReadTenant, stored_tenant
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_search import SearchQuery
-from cloud.hub.registry.device_targets import has_targets
 from cloud.hub.registry.device_tenants import Check, DeviceTenantRow, DeviceTenants, FoundTenants, TenantChange
 from cloud.hub.registry.devices import (
     DeviceRow,
@@ -96,10 +95,6 @@ class DeviceRegistry:
         await self._searching.close()
         await self._reading.close()
         await self._changing.close()
-
-    async def has_devices_for_gateways(self) -> bool:
-        """Return whether a device names or selects a gateway."""
-        return await self._reading.ask(lambda tables: tables.database.transaction(has_targets))
 
     # --- tenants ----------------------------------------------------------------------------------------------------
 

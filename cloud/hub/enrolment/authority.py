@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -110,7 +110,7 @@ class Authority(AuthorityIdentity, Protocol):
 
 
 class KnownAuthority:
-    """Certificate of an authority. Another process has the key."""
+    """Certificate of an authority. Another process may have the key."""
 
     def __init__(self, certificate: x509.Certificate) -> None:
         self._certificate = certificate
@@ -126,6 +126,20 @@ class KnownAuthority:
     @property
     def fingerprint(self) -> bytes:
         return self.certificate.fingerprint(hashes.SHA256())
+
+    def has_signed(self, statement: bytes, signature: bytes) -> bool:
+        """Return whether a signature is that of `Authority.sign` over a statement."""
+        key = self.certificate.public_key()
+        try:
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
+            elif isinstance(key, rsa.RSAPublicKey):
+                key.verify(signature, statement, padding.PKCS1v15(), hashes.SHA256())
+            else:
+                return False
+        except InvalidSignature:
+            return False
+        return True
 
 
 class OwnAuthority(KnownAuthority):

@@ -16,10 +16,16 @@ import sqlalchemy as sa
 
 from bridge.periodic_task import end_task
 from cloud.hub.enrolment.authority import OwnAuthority, RevokedCertificate
+from cloud.hub.enrolment.device_page_request import NO_PAGE, OpenPageSigner, read_page_request
 from cloud.hub.enrolment.limits import (
     AUTHORITY_PUBLISHED_S,
     LIST_RESIGNED_S,
+    PAGE_REQUEST_CHARACTERS_MAX,
+    PAGES_A_TURN_MAX,
+    PAGES_TURN_S,
     REVOCATIONS_CHECK_INTERVAL_S,
+    SIGNATURE_ANSWERS_KEPT_S,
+    SIGNATURE_REQUEST_CHARACTERS_MAX,
     SIGNATURE_REQUESTS_KEPT_S,
     SIGNATURES_A_TURN_MAX,
 )
@@ -42,20 +48,28 @@ class SigningTurn:
     """Work of the authority on the registry, for the thread that creates it. `close` at the end."""
 
     def __init__(
-        self, authority: OwnAuthority, registry: sa.URL, rules: SigningRules, now: Callable[[], float] = time.time
+        self,
+        authority: OwnAuthority,
+        registry: sa.URL,
+        rules: SigningRules,
+        pages: OpenPageSigner,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """Open the registry. `now`: UTC seconds since 1970. Raises `RegistryError`."""
+        """Open the registry. `pages` makes what signs pages of devices. `now`: UTC seconds since 1970. Raises
+        `RegistryError`."""
         self._authority = authority
         self._name = authority.fingerprint.hex()
         self._rules = rules
         self._now = now
-        self._database: Database = open_registry(registry).database
+        opened = open_registry(registry)
+        self._database: Database = opened.database
         try:
             self._signatures = Signatures(self._database)
             self._enrolments = Enrolments(registry)
         except BaseException:
             self._database.close()
             raise
+        self._pages = pages(registry, opened.registry_id, authority.sign)
         self._revoked: dict[str, RevokedCertificate] = {}
         self._newest_us = 0
         self._list: tuple[float, int] | None = None
@@ -66,21 +80,23 @@ class SigningTurn:
 
     def close(self) -> None:
         """Close the registry."""
+        self._pages.close()
         self._enrolments.close()
         self._database.close()
 
     def run(self) -> bool:
         """Sign what waits, and publish; return whether more may wait. Raises `RegistryError`."""
-        waiting = self._signatures.waiting(self._name, SIGNATURES_A_TURN_MAX)
+        waiting = self._signatures.waiting(self._name, SIGNATURES_A_TURN_MAX, SIGNATURE_REQUEST_CHARACTERS_MAX)
         if waiting:
             answers = {each.id: self._answer(each.request) for each in waiting}
             self._signatures.answer(answers, self._now_us())
         signed = self._signatures.sign_versions(self._name, self._sign_version, SIGNATURES_A_TURN_MAX, self._now_us())
         if signed:
             log.info("signed %d configurations", signed)
+        more = self._sign_pages()
         self._publish()
         self._drop_old()
-        return max(len(waiting), signed) == SIGNATURES_A_TURN_MAX
+        return more or max(len(waiting), signed) == SIGNATURES_A_TURN_MAX
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -95,6 +111,29 @@ class SigningTurn:
             return SignatureAnswer(None, str(refused))
         log.info("signed a certificate for %s", line(subject))
         return SignatureAnswer(made, None)
+
+    def _sign_pages(self) -> bool:
+        """Make and sign pages of devices, for some time; return whether more may wait."""
+        limits = (PAGES_A_TURN_MAX, PAGE_REQUEST_CHARACTERS_MAX)
+        waiting, answers = self._signatures.waiting(self._name, *limits, pages=True), dict[str, SignatureAnswer]()
+        ends = time.monotonic() + PAGES_TURN_S
+        for each in waiting:
+            answers[each.id] = self._answer_page(each.request)
+            if time.monotonic() >= ends:
+                break
+        if answers:
+            self._signatures.answer(answers, self._now_us())
+        return len(waiting) == PAGES_A_TURN_MAX or len(answers) < len(waiting)
+
+    def _answer_page(self, request: str) -> SignatureAnswer:
+        try:
+            made = self._pages.answer(read_page_request(request))
+        except SignatureRefused as refused:
+            log.warning("refused a request for a page of devices: %s", refused)
+            return SignatureAnswer(None, str(refused))
+        if made.text != NO_PAGE:
+            log.info("signed a page: %s", line(made.about))
+        return SignatureAnswer(made.text, None)
 
     def _sign_version(self, version: UnsignedVersion) -> str:
         try:
@@ -129,10 +168,11 @@ class SigningTurn:
         return self._authority.revocations(self._revoked.values(), number, now), number
 
     def _drop_old(self) -> None:
-        """Delete old requests, at intervals."""
+        """Delete old requests and answers, at intervals."""
         now = self._now()
-        if not 0 <= now - self._dropped_at < SIGNATURE_REQUESTS_KEPT_S:
-            self._signatures.drop_old(int((now - SIGNATURE_REQUESTS_KEPT_S) * 1_000_000))
+        if not 0 <= now - self._dropped_at < SIGNATURE_ANSWERS_KEPT_S:
+            ages_s = (SIGNATURE_REQUESTS_KEPT_S, SIGNATURE_ANSWERS_KEPT_S)
+            self._signatures.drop_old(*(int((now - age_s) * 1_000_000) for age_s in ages_s))
             self._dropped_at = now
 
 
@@ -144,14 +184,16 @@ class AuthorityService:
         authority: OwnAuthority,
         registry: sa.URL,
         rules: SigningRules,
+        pages: OpenPageSigner,
         *,
         now: Callable[[], float] = time.time,
         hint: ChangeHint | None = None,
     ) -> None:
-        """`hint` is given when hubs ask for signatures, or revoke certificates. `now`: UTC seconds since 1970."""
+        """`pages` makes what signs pages of devices. `hint` is given when hubs ask for signatures, or revoke
+        certificates. `now`: UTC seconds since 1970."""
         self.trouble: str | None = "the authority is starting"
         """Reason why nothing is signed; None if requests are answered."""
-        self._make_turn = lambda: SigningTurn(authority, registry, rules, now)
+        self._make_turn = lambda: SigningTurn(authority, registry, rules, pages, now)
         self._hint = hint or ChangeHint()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="authority")
         self._turn: SigningTurn | None = None

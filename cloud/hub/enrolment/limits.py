@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.limits import DEVICE_CURSOR_BYTES_MAX
+
 GATEWAY_DAYS: Final = 90.0
 """Default validity of a gateway's certificate. It is renewed at two thirds, so a gateway may be away for 30 days at any
 time and still return by itself."""
@@ -52,6 +54,24 @@ hundred."""
 
 SIGNATURE_REQUESTS_KEPT_S: Final = 3_600.0
 """Time after which the authority's process deletes a request: its hub no longer waits, and clocks differ."""
+
+SIGNATURE_ANSWERS_KEPT_S: Final = 60.0
+"""Time after which the authority's process deletes an answer, twice the longest wait of a hub: the hub was killed. A
+page of devices has 512 KiB and hashes of passwords."""
+
+PAGE_REQUEST_CHARACTERS_MAX: Final = 2 * DEVICE_CURSOR_BYTES_MAX + 4_096
+"""Characters of a request for a page of devices: the cursor, each of its quotes as two characters, and two names of 255
+characters."""
+
+PAGE_TIMEOUT_S: Final = 30.0
+"""Wait of a hub for a page of devices: no client waits for it, and pages come after certificates."""
+
+PAGES_A_TURN_MAX: Final = 16
+"""Pages of devices that the authority's process makes between two commits: 8 MiB in memory at most."""
+
+PAGES_TURN_S: Final = 0.5
+"""Time after which it commits the pages made so far: certificates, which come first in each turn, are awaited for
+`SIGNATURE_TIMEOUT_S`."""
 
 REQUESTED_NAMES_MAX: Final = 64
 """Names of a hub in its certificate: an operator has a few, of the machine there are four."""

@@ -19,17 +19,21 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from bridge.device_pages import DevicePageError, SignedDevicePage, digest_of, read_page, read_signed, to_sign
 from bridge.enrolment import RefusalReason
 from bridge.periodic_task import PeriodicTask
 from cloud.hub.enrolment.authority import KnownAuthority, PublicKey, key_id, read_request
+from cloud.hub.enrolment.device_page_request import NO_PAGE, DevicePageRequest
 from cloud.hub.enrolment.limits import (
     AUTHORITY_ABSENT_S,
     AUTHORITY_PUBLISHED_S,
+    PAGE_TIMEOUT_S,
     SIGNATURE_CHECK_S,
     SIGNATURE_TIMEOUT_S,
     SIGNATURES_WAITED_MAX,
 )
 from cloud.hub.enrolment.signature_request import (
+    UNKNOWN_REQUEST,
     GatewaySignature,
     ServerSignature,
     SignatureRequest,
@@ -50,6 +54,10 @@ T = TypeVar("T")
 
 class NotSigned(Exception):
     """The authority's process has not signed; the message says why."""
+
+
+class SignatureDenied(NotSigned):
+    """The authority's process has refused this request; it may sign others."""
 
 
 class RemoteAuthority:
@@ -150,8 +158,23 @@ class RemoteAuthority:
 
         return certify
 
-    async def sign(self, request: SignatureRequest) -> str:
+    async def device_page(self, request: DevicePageRequest) -> SignedDevicePage | None:
+        """Have the next page of devices of a gateway made and signed; None if the gateway has all its devices.
+
+        Raises `NotSigned`, `RegistryError`.
+        """
+        try:
+            answer = await self.sign(request, PAGE_TIMEOUT_S)
+        except SignatureDenied as denied:
+            if str(denied).startswith(UNKNOWN_REQUEST):
+                words = "the process `waypost hub authority` is older than this hub: update it"
+                raise NotSigned(words) from denied
+            raise
+        return self._checked_page(answer, request) if answer != NO_PAGE else None
+
+    async def sign(self, request: SignatureRequest | DevicePageRequest, timeout_s: float | None = None) -> str:
         """Ask the authority, and return its answer. Raises `NotSigned`, `RegistryError`."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if len(self._waited) >= SIGNATURES_WAITED_MAX:
             raise NotSigned("too many requests wait for it; try again in some seconds")
         asked = WaitingRequest(secrets.token_hex(16), msgspec.json.encode(request).decode())
@@ -160,17 +183,17 @@ class RemoteAuthority:
             now_us = int(self._now() * 1_000_000)
             await self._in_thread(lambda registry: registry.add(self._name, [asked], now_us))
             self._hint.give()
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 answer: SignatureAnswer = await future
         except TimeoutError:
-            why = self.trouble or f"it has not answered within {self._timeout_s:.0f} s"
+            why = self.trouble or f"it has not answered within {timeout_s:.0f} s"
             raise NotSigned(f"{why}; look at the process `waypost hub authority`") from None
         finally:
             del self._waited[asked.id]
             if not future.done() or future.cancelled():  # a time-out, or the client has gone
                 self._unwanted.add(asked.id)
         if answer.answer is None:
-            raise NotSigned(answer.refusal or "it refused")
+            raise SignatureDenied(answer.refusal or "it refused")
         return answer.answer
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -185,6 +208,20 @@ class RemoteAuthority:
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
             pass
         raise NotSigned("it has answered without a certificate for the requested key")
+
+    def _checked_page(self, answer: str, request: DevicePageRequest) -> SignedDevicePage:
+        """Return a page of the authority for this request. Raises `SignatureDenied`."""
+        try:
+            signed = read_signed(answer.encode())
+            page = read_page(signed.content)
+            asked = (request.tenant, request.gateway, digest_of(request.held))
+            if (page.tenant, page.gateway, page.base) == asked and self.known.has_signed(
+                to_sign(signed.content), signed.signature_bytes
+            ):
+                return signed
+        except DevicePageError:
+            pass
+        raise SignatureDenied("it has answered without a page for this gateway")
 
     async def _rest(self, _seconds: float) -> None:
         await self._hint.wait(SIGNATURE_CHECK_S if self._waited else AUTHORITY_PUBLISHED_S)

@@ -153,6 +153,11 @@ class Enrolment:
         return self._following.trouble
 
     @property
+    def remote(self) -> RemoteAuthority | None:
+        """Process with the authority's key; None if the key is here."""
+        return self._remote
+
+    @property
     def registration_trouble(self) -> str | None:
         """Reason why another authority issues no certificates; None without a fault or without such an authority."""
         return self._registration.trouble if self._registration is not None else None

@@ -1,8 +1,9 @@
 """Requests of hubs without the authority's key, and the authority's decision about them. Pure.
 
-A hub has checked the gateway's token or certificate. The authority signs four kinds of certificates, and
-configurations, and nothing else, with its own settings for names and validity. So a hub in wrong hands can neither copy
-the key nor use it for another purpose, and the authority's log names all that it has had signed.
+A hub has checked the gateway's token or certificate. The authority signs four kinds of certificates, configurations,
+and pages of devices (`device_page_request`), and nothing else, with its own settings for names and validity. So a hub
+in wrong hands can neither copy the key nor use it for another purpose, and the authority's log names all that it has
+had signed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from cloud.hub.peers import gateway_fault, tenant_fault
 from cloud.hub.registry.signatures import UnsignedVersion
 
 DAY_S: Final = 86_400.0
+
+UNKNOWN_REQUEST: Final = "this program does not know such a request"
+"""Begin of the refusal of a process that is older than the hub."""
 
 
 class SignatureRefused(Exception):
@@ -95,7 +99,7 @@ def answer_request(text: str, authority: OwnAuthority, rules: SigningRules, now:
     try:
         request = msgspec.json.decode(text, type=SignatureRequest)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise SignatureRefused(f"this program does not know such a request: {error}") from None
+        raise SignatureRefused(f"{UNKNOWN_REQUEST}: {error}") from None
     if isinstance(request, GatewaySignature):
         subject = f"gateway {request.gateway} of tenant {request.tenant}"
         return SignedAnswer(_gateway_certificate(request, authority, rules, now), subject)

@@ -271,12 +271,6 @@ def _drop_some(tx: sa.Connection, tenant: str, most: int) -> int:
     return int(count)
 
 
-def has_targets(tx: sa.Connection) -> bool:
-    """Return whether a device names or selects a gateway."""
-    query = sa.select(device_targets.c.device).where(device_targets.c.present).limit(1)
-    return tx.execute(query).first() is not None
-
-
 def restart_gateways(tx: sa.Connection, now_us: int) -> None:
     """Let every gateway get all its devices again, in a registry that is an older copy.
 

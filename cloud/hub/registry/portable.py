@@ -23,6 +23,7 @@ from cloud.hub.registry.schema import (
     registry_marks,
     schema_revisions,
     schema_version,
+    signature_requests,
     state_of,
     version_of,
 )
@@ -31,8 +32,9 @@ T = TypeVar("T")
 
 ROWS: Final = 500
 """Rows that are read and written at a time, some 100 kB."""
-KEPT_BY_EACH: Final = frozenset({schema_version, schema_revisions, registry_marks})
-"""Tables about a database itself."""
+KEPT_BY_EACH: Final = frozenset({schema_version, schema_revisions, registry_marks, signature_requests})
+"""Tables about a database itself, and requests for signatures, which hubs wait for in seconds: answers have hashes of
+passwords."""
 
 
 class RegistryPart(NamedTuple):

@@ -8,7 +8,7 @@ store it in a transaction of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,20 +18,27 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import authorities, configurations, signature_requests
 
+PAGE_REQUEST_TAG: Final = "devices"
+"""Type of a request for a page of devices, which is read apart from the others."""
+
+_PAGE_REQUEST: Final = signature_requests.c.request.startswith(f'{{"type":"{PAGE_REQUEST_TAG}",', autoescape=True)
+
 
 class WaitingRequest(NamedTuple):
     """Request without an answer."""
 
     id: str
     request: str
-    """JSON of a `cloud.hub.enrolment.signature_request.SignatureRequest`."""
+    """JSON of a `cloud.hub.enrolment.signature_request.SignatureRequest`, or of a
+    `cloud.hub.enrolment.device_page_request.DevicePageRequest`."""
 
 
+@hides("answer")
 class SignatureAnswer(NamedTuple):
     """Answer to a request: one of both is set."""
 
     answer: str | None
-    """Certificate, PEM."""
+    """Certificate, PEM, or the JSON of a signed page of devices."""
     refusal: str | None
 
 
@@ -103,10 +110,13 @@ class Signatures:
 
     # --- for the authority's process --------------------------------------------------------------------------------
 
-    def waiting(self, authority: str, limit: int) -> list[WaitingRequest]:
-        """Return requests to an authority without an answer, the oldest first."""
-        mine = (signature_requests.c.authority == authority, signature_requests.c.answered_at.is_(None))
-        query = sa.select(signature_requests.c.id, signature_requests.c.request).where(*mine)
+    def waiting(self, authority: str, limit: int, characters_max: int, *, pages: bool = False) -> list[WaitingRequest]:
+        """Return requests to an authority without an answer, the oldest first: those for pages of devices, or the
+        others. Of a longer request than `characters_max`, one character more is returned."""
+        columns = signature_requests.c
+        kind = _PAGE_REQUEST if pages else sa.not_(_PAGE_REQUEST)
+        mine = (columns.authority == authority, columns.answered_at.is_(None), kind)
+        query = sa.select(columns.id, sa.func.substr(columns.request, 1, characters_max + 1)).where(*mine)
         query = query.order_by(signature_requests.c.made_at, signature_requests.c.id).limit(limit)
         return [WaitingRequest(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
@@ -158,7 +168,11 @@ class Signatures:
 
         self._database.transaction(work)
 
-    def drop_old(self, before_us: int) -> None:
-        """Delete requests made before a time, with or without an answer: their hubs have ended."""
-        gone = signature_requests.delete().where(signature_requests.c.made_at < before_us)
+    def drop_old(self, made_before_us: int, answered_before_us: int) -> None:
+        """Delete requests made or answered before a time: their hubs have ended. Clocks of hubs and of the authority
+        differ; it has written the time of the answer itself."""
+        columns = signature_requests.c
+        gone = signature_requests.delete().where(
+            (columns.made_at < made_before_us) | (columns.answered_at < answered_before_us)
+        )
         self._database.transaction(lambda tx: tx.execute(gone))

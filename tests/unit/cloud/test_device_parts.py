@@ -11,7 +11,7 @@ from typing import cast
 
 import sqlalchemy as sa
 
-from cloud.hub.devices.parts import HubDeviceParts
+from cloud.hub.devices.parts import UNSIGNED, HubDeviceParts
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.registry.device_targets import GATEWAY
 from cloud.hub.registry.devices import NewDeviceRow
@@ -25,16 +25,8 @@ WAIT_S = 60.0
 
 
 def parts_at(path: Path, *, keyless: bool) -> HubDeviceParts:
-    enrolment = cast(Enrolment, SimpleNamespace(authority=object())) if keyless else None
+    enrolment = cast(Enrolment, SimpleNamespace(remote=object())) if keyless else None
     return HubDeviceParts(sa.make_url(f"sqlite:///{path}"), Tenants(), lambda: NOW, enrolment, {})
-
-
-async def trouble_after_opening(parts: HubDeviceParts) -> str | None:
-    await parts.open()
-    try:
-        return parts.trouble
-    finally:
-        await parts.close()
 
 
 async def add(parts: HubDeviceParts, **extension: object) -> None:
@@ -47,18 +39,17 @@ async def add(parts: HubDeviceParts, **extension: object) -> None:
         await parts.close()
 
 
-def test_devices_that_no_gateway_gets_are_reported(tmp_path: Path) -> None:
-    registry = tmp_path / "registry.db"
+def test_pages_that_nobody_signs_are_reported(tmp_path: Path) -> None:
+    parts = parts_at(tmp_path / "registry.db", keyless=True)
+    assert parts.downlink is not None
+    assert parts.trouble is None
+    parts.downlink.unsigned = "the authority is away"
+    assert (parts.trouble or "").startswith(UNSIGNED)
 
-    def trouble(*, keyless: bool = True) -> str | None:
-        return asyncio.run(trouble_after_opening(parts_at(registry, keyless=keyless)))
 
-    assert trouble() is None
-    asyncio.run(add(parts_at(registry, keyless=True)))
-    assert trouble() is None, "no gateway is meant"
-    asyncio.run(add(parts_at(registry, keyless=True), gateways=["gw1"]))
-    assert trouble() is not None
-    assert trouble(keyless=False) is None, "gateways have no certificates there"
+def test_hub_without_an_authority_sends_no_devices(tmp_path: Path) -> None:
+    parts = parts_at(tmp_path / "registry.db", keyless=False)
+    assert (parts.downlink, parts.trouble) == (None, None)
 
 
 def test_hub_without_the_key_keeps_targets_too(tmp_path: Path) -> None:

@@ -8,26 +8,34 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+import sqlalchemy as sa
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 
 from bridge.desired import DesiredReport
+from bridge.device_pages import DevicePage, read_page
 from bridge.enrolment import EnrolmentRequest, EnrolmentToken, RefusalReason, RenewalRequest, enrolment_request
 from cloud.hub.desired.service import make_signer
+from cloud.hub.devices.page_signer import DevicePageSigner
+from cloud.hub.devices.pages import sign_page
 from cloud.hub.enrolment import authority_service, remote_authority
 from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.enrolment.authority_service import AuthorityService, SigningTurn
 from cloud.hub.enrolment.certificate_renewal import CertificateRenewal
 from cloud.hub.enrolment.delegated_key import DelegatedKey
+from cloud.hub.enrolment.device_page_request import DevicePageRequest
 from cloud.hub.enrolment.files import ServerCertificate
-from cloud.hub.enrolment.limits import SIGNATURE_REQUESTS_KEPT_S
-from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority
+from cloud.hub.enrolment.limits import SIGNATURE_ANSWERS_KEPT_S, SIGNATURE_REQUESTS_KEPT_S
+from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority, SignatureDenied
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.signature_request import (
+    UNKNOWN_REQUEST,
     ServerSignature,
+    SignatureRequest,
     SignerPurpose,
     SignerSignature,
     SigningRules,
@@ -38,14 +46,16 @@ from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, TokenRec
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import configurations, hubs, signature_requests
-from cloud.hub.registry.signatures import Signatures, WaitingRequest
+from cloud.hub.registry.signatures import SignatureAnswer, Signatures, WaitingRequest
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity.request import new_key, signing_request
 from tests.support.loop_wait import until
+from tests.support.registered_devices import RegisteredRows
 from tests.unit.enrolment.hub import shown
 
 DEADLINE_S = 20.0
 RULES = SigningRules({"hub.example"}, 3_600.0)
+PAGE = DevicePageRequest("acme", "gw1", "")
 
 
 class Fleet:
@@ -62,7 +72,7 @@ class Fleet:
         self.server = ServerCertificate(folder, known, ["hub.example", "localhost"])
 
     def authority(self) -> AuthorityService:
-        return AuthorityService(self.own, self.url, RULES)
+        return AuthorityService(self.own, self.url, RULES, DevicePageSigner)
 
     @contextlib.asynccontextmanager
     async def signing(self):  # type: ignore[no-untyped-def]
@@ -203,8 +213,8 @@ def test_certificate_of_another_authority_is_refused(fleet: Fleet) -> None:
     foreign_turn_name = fleet.own.fingerprint.hex()
 
     async def work() -> None:
-        service = AuthorityService(foreign, fleet.url, RULES)
-        service._make_turn = lambda: named(SigningTurn(foreign, fleet.url, RULES), foreign_turn_name)
+        service = AuthorityService(foreign, fleet.url, RULES, DevicePageSigner)
+        service._make_turn = lambda: named(SigningTurn(foreign, fleet.url, RULES, DevicePageSigner), foreign_turn_name)
         await service.open()
         try:
             with pytest.raises(NotSigned, match="without a certificate"):
@@ -312,7 +322,7 @@ def test_configuration_is_offered_once_it_is_signed(fleet: Fleet) -> None:
             assert made.signature == ""
             assert known.due(("acme", "hall"), report) is None
             before = known.last_change()
-            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES)) as turn:
+            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
                 turn.run()
             offer = known.due(("acme", "hall"), report)
             assert offer is not None
@@ -378,12 +388,139 @@ def test_many_requests_do_not_wait_for_an_authority_that_is_away(alone: Fleet) -
     alone.run(work)
 
 
+class TestDevicePages:
+    def test_page_is_made_by_the_process_and_verified_by_the_hub(self, fleet: Fleet) -> None:
+        RegisteredRows(fleet.url).add("pump")
+
+        async def work() -> None:
+            async with fleet.signing():
+                signed = await fleet.remote.device_page(PAGE)
+                assert signed is not None
+                page = read_page(signed.content)
+                assert [each.device for each in page.entries] == ["pump"]
+                assert await fleet.remote.device_page(DevicePageRequest("acme", "gw1", page.cursor)) is None
+                await until(lambda: waiting(fleet) == 0)
+
+        fleet.run(work)
+
+    def test_process_that_is_away_signs_later(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+        RegisteredRows(fleet.url).add("pump")
+        monkeypatch.setattr(remote_authority, "PAGE_TIMEOUT_S", 0.1)
+
+        async def work() -> None:
+            with pytest.raises(NotSigned, match="waypost hub authority") as away:
+                await fleet.remote.device_page(PAGE)
+            assert not isinstance(away.value, SignatureDenied)
+            await until(lambda: waiting(fleet) == 0)
+            monkeypatch.setattr(remote_authority, "PAGE_TIMEOUT_S", 10.0)
+            async with fleet.signing():
+                assert await fleet.remote.device_page(PAGE) is not None
+
+        fleet.run(work)
+
+    def test_refusal_is_that_of_one_gateway(self, fleet: Fleet) -> None:
+        async def work() -> None:
+            async with fleet.signing():
+                with pytest.raises(SignatureDenied):
+                    await fleet.remote.device_page(DevicePageRequest("acme", "two\nlines", ""))
+
+        fleet.run(work)
+
+    def test_older_process_is_reported_for_all(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+        refusal = SignatureAnswer(None, f"{UNKNOWN_REQUEST}: Invalid value 'devices'")
+        monkeypatch.setattr(SigningTurn, "_answer_page", lambda _turn, _request: refusal)
+
+        async def work() -> None:
+            async with fleet.signing():
+                with pytest.raises(NotSigned, match="update it") as older:
+                    await fleet.remote.device_page(PAGE)
+                assert not isinstance(older.value, SignatureDenied)
+
+        fleet.run(work)
+
+    @pytest.mark.parametrize("wrong", ["text", "key", "gateway", "cursor"])
+    def test_wrong_page_is_not_sent(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+        """A process with another key answers, or the row of another request."""
+        signer = OwnAuthority.make("other", time.time()) if wrong == "key" else fleet.own
+        gateway, base = "gw2" if wrong == "gateway" else "gw1", "f" * 64 if wrong == "cursor" else ""
+        page = DevicePage(tenant="acme", gateway=gateway, base=base, cursor="c", devices_of="acme")
+        text = "{}" if wrong == "text" else sign_page(page, signer.sign).decode()
+        monkeypatch.setattr(SigningTurn, "_answer_page", lambda _turn, _request: SignatureAnswer(text, None))
+
+        async def work() -> None:
+            async with fleet.signing():
+                with pytest.raises(SignatureDenied, match="without a page"):
+                    await fleet.remote.device_page(PAGE)
+
+        fleet.run(work)
+
+    def test_certificates_come_before_pages(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A turn makes some pages only, and ends when they take too long."""
+        monkeypatch.setattr(authority_service, "PAGES_A_TURN_MAX", 2)
+        key = public_pem(new_key().public_key())
+        certificate = SignerSignature(key, SignerPurpose.OCSP)
+        asked = {name: encoded(PAGE) for name in ("p1", "p2", "p3")} | {"c": encoded(certificate)}
+        with contextlib.closing(open_registry(fleet.url).database) as database:
+            for at, (name, text) in enumerate(asked.items()):
+                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest(name, text)], at + 1)
+            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
+                turn._dropped_at = time.time()  # these requests are old
+                assert turn.run() is True
+                assert answered(fleet) == {"p1", "p2", "c"}
+                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("p4", encoded(PAGE))], 9)
+                monkeypatch.setattr(authority_service, "PAGES_TURN_S", 0.0)
+                assert turn.run() is True
+                assert answered(fleet) == {"p1", "p2", "c", "p3"}
+                monkeypatch.setattr(authority_service, "PAGES_A_TURN_MAX", 9)
+                assert turn.run() is False
+                assert answered(fleet) == {*asked, "p4"}
+
+    @pytest.mark.parametrize("pages", [True, False])
+    def test_request_of_any_length_is_refused(self, fleet: Fleet, pages: bool) -> None:
+        """The process reads its beginning only."""
+        text = encoded(DevicePageRequest("acme", "gw1", "x" * 300_000)) if pages else "x" * 300_000
+        with contextlib.closing(open_registry(fleet.url).database) as database:
+            Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("long", text)], 1)
+            (read,) = Signatures(database).waiting(fleet.own.fingerprint.hex(), 9, 1_000, pages=pages)
+            assert len(read.request) == 1_001
+            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
+                turn._dropped_at = time.time()
+                turn.run()
+            answer = Signatures(database).take_answers(["long"])["long"]
+        assert answer.answer is None
+        assert "characters" in (answer.refusal or "")
+
+    def test_answer_of_a_killed_hub_is_deleted(self, fleet: Fleet) -> None:
+        now = time.time()
+        with contextlib.closing(open_registry(fleet.url).database) as database:
+            signatures = Signatures(database)
+            for name, age_s in (("old", SIGNATURE_ANSWERS_KEPT_S + 1), ("new", 1.0)):
+                signatures.add("another", [WaitingRequest(name, "{}")], int(now * 1e6))
+                signatures.answer({name: SignatureAnswer("page", None)}, int((now - age_s) * 1e6))
+        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner, lambda: now)) as turn:
+            turn.run()
+        assert answered(fleet) == {"new"}
+
+
+def encoded(request: SignatureRequest | DevicePageRequest) -> str:
+    return msgspec.json.encode(request).decode()
+
+
+def answered(fleet: Fleet) -> set[str]:
+    columns = signature_requests.c
+    query = sa.select(columns.id).where(columns.answered_at.is_not(None))
+    with contextlib.closing(open_registry(fleet.url).database) as database:
+        return set(database.transaction(lambda tx: tx.execute(query).scalars().all()))
+
+
 class TestTurn:
     def test_number_of_the_list_never_decreases(self, fleet: Fleet) -> None:
         """The clock of the process, or of the next one, steps back."""
         numbers = []
         for now in (time.time(), time.time() - 86_400.0):
-            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, lambda now=now: now)) as turn:  # type: ignore[misc]
+            with contextlib.closing(
+                SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner, lambda now=now: now)
+            ) as turn:  # type: ignore[misc]
                 turn.run()
             with contextlib.closing(open_registry(fleet.url).database) as database:
                 published = Signatures(database).published(fleet.own.fingerprint.hex())
@@ -409,7 +546,7 @@ class TestTurn:
         with contextlib.closing(open_registry(fleet.url).database) as database:
             for name, age_s in (("old", SIGNATURE_REQUESTS_KEPT_S + 1), ("new", 1.0)):
                 Signatures(database).add("another", [WaitingRequest(name, "{}")], int((now - age_s) * 1e6))
-        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, lambda: now)) as turn:
+        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner, lambda: now)) as turn:
             turn.run()
         assert waiting(fleet) == 1
 
@@ -418,7 +555,7 @@ class TestTurn:
         row |= {"gateway": "a", "version": 1, "signer": "f" * 64}
         with contextlib.closing(open_registry(fleet.url).database) as database:
             database.transaction(lambda tx: tx.execute(configurations.insert(), [row]))
-            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES)) as turn:
+            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
                 turn.run()
             found = database.transaction(lambda tx: tx.execute(configurations.select()).one())
         assert (found.signature, found.signer) == ("", "f" * 64)
@@ -432,7 +569,7 @@ class TestTurn:
                     [{**row, "gateway": "a", "version": 1, "signer": fleet.own.fingerprint.hex()}],
                 )
             )
-            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES)) as turn:
+            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
                 assert turn.run() is False
             found = database.transaction(lambda tx: tx.execute(configurations.select()).one())
         assert found.signature == authority_service.NO_SIGNATURE
