@@ -144,3 +144,16 @@ KAFKA_REVOKED_TIMEOUT_S: Final = 4.0
 
 KAFKA_HEADER_BYTES_MAX: Final = 16 << 10
 """Maximum bytes of a record's headers that are kept; devices get them as MQTT user properties."""
+
+KAFKA_TOKEN_LIFETIME_S: Final = 60.0
+"""Lifetime in seconds of a token if its endpoint states none (RFC 6749 section 5.1); short, so it is renewed in
+time."""
+
+KAFKA_TOKEN_LIFETIME_S_MAX: Final = 86_400.0
+"""Longest time in seconds that a token is used, whatever its endpoint states: a client may lose its rights."""
+
+KAFKA_TOKEN_RETRY_S: Final = 10.0
+"""Seconds until a failed renewal is tried again while the present token is valid."""
+
+KAFKA_TOKEN_ANSWER_BYTES_MAX: Final = 64 << 10
+"""Bytes of a token endpoint's answer that are read; tokens with many roles have some KiB."""

@@ -17,7 +17,7 @@ from bridge.connectors.limits import (
     TOKEN_LIFETIME_S,
 )
 from bridge.hidden import hides
-from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
+from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds, Text
 
 PACKET_IDS: Final = 65_534
 """Packet identifiers for PUBLISH; the last identifier is for our SUBSCRIBE."""
@@ -127,6 +127,25 @@ class Mechanism(enum.Enum):
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+
+
+class SchemaRegistry(enum.Enum):
+    """Registry that the header of a record names a schema for."""
+
+    CONFLUENT = "confluent"
+    APICURIO = "apicurio"
+
+
+class TopicSchema(ResourcePart, frozen=True, kw_only=True):
+    """Schema of the payloads of one topic, which a header of each record names. Payloads are not checked."""
+
+    topic: Live[Text]
+    """Kafka topic that forwarders send to."""
+    registry: Live[SchemaRegistry]
+    """``confluent``: header ``__value_schema_id``; ``apicurio``: header ``apicurio.value.contentId``."""
+    id: Live[Text]
+    """Identifier of the schema there: a GUID at Confluent, a content id (a number) at Apicurio."""
 
 
 class KafkaSettings(ResourcePart, frozen=True, kw_only=True):
@@ -135,7 +154,17 @@ class KafkaSettings(ResourcePart, frozen=True, kw_only=True):
     key: Live[PartitionKey] = PartitionKey.DEVICE
     """Source of the key by which records are partitioned."""
     mechanism: Live[Mechanism] = Mechanism.PLAIN
-    """SASL mechanism for the credentials."""
+    """SASL mechanism for the credentials. With ``OAUTHBEARER`` they are the id and the secret of a client at
+    `tokenUrl`."""
+    token_url: Live[str | None] = None
+    """Token endpoint of an OAuth 2.0 issuer, for ``OAUTHBEARER`` by the client credentials grant. At Keycloak:
+    ``https://HOST/realms/REALM/protocol/openid-connect/token``."""
+    scope: Live[str | None] = None
+    """Scopes in a token request, separated by spaces."""
+    token_authority: Live[str | None] = msgspec.field(default=None, name="tokenCaCert")
+    """Authority of the token endpoint's certificate; without it the authorities of the system."""
+    schemas: Live[tuple[TopicSchema, ...]] = ()
+    """Schemas to name in the headers of records, by topic."""
     group: Live[str | None] = None
     """Consumer group of incoming forwarders, shared with every gateway that uses the same name; the default is a
     separate group for each topic, ``<container>.<topic>``."""

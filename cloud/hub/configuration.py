@@ -325,6 +325,8 @@ def _kafka(resources: Sequence[Resource]) -> Errors:
             continue
         if importlib.util.find_spec("aiokafka") is None:
             yield error_at(resource, path, "the client is not installed; install it with: pip install 'waypost[kafka]'")
+        if kafka.mechanism is Mechanism.OAUTHBEARER:
+            yield error_at(resource, (*path, "mechanism"), "a hub logs in at Kafka with PLAIN or SCRAM only")
         if (kafka.user is None) != (kafka.password_file is None):
             yield error_at(resource, path, "user and passwordFile belong together")
         if kafka.tls is not None and (kafka.tls.certificate is None) != (kafka.tls.key is None):

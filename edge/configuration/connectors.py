@@ -9,11 +9,20 @@ from typing import Final
 from bridge.connectors.http.signing import secret_of
 from bridge.connectors.kafka.record import topic_of
 from bridge.connectors.limits import TOKEN_LIFETIME_S_MIN
-from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttService, MqttSettings
+from bridge.connectors.settings import (
+    AmqpSettings,
+    HttpSettings,
+    KafkaSettings,
+    Mechanism,
+    MqttService,
+    MqttSettings,
+    TopicSchema,
+)
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
 from edge.broker.configuration import Connector, ConnectorType, Direction
 from edge.broker.model.topics import is_filter
+from edge.configuration.issuer import token_url_fault
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 KEEP_ALIVE_S: Final = (1, 65_535)
@@ -75,7 +84,7 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
     if connector.http is not None:
         yield from _http(resource, (*path, "http"), connector.http)
     if connector.kafka is not None:
-        yield from _kafka(resource, (*path, "kafka"), connector.kafka)
+        yield from _kafka(resource, path, connector, connector.kafka)
 
 
 def connector_directions(resources: Sequence[Resource]) -> Errors:
@@ -155,6 +164,34 @@ def _http(resource: Resource, path: Path, part: HttpSettings) -> Errors:
         yield error_at(resource, (*path, "maxBytes"), "must be 1 at least")
 
 
-def _kafka(resource: Resource, path: Path, part: KafkaSettings) -> Errors:
+def _kafka(resource: Resource, path: Path, connector: Connector, part: KafkaSettings) -> Errors:
+    inner = (*path, "kafka")
     if part.message_bytes_max < RECORD_BYTES_MIN:
-        yield error_at(resource, (*path, "maxMessageBytes"), f"must be {RECORD_BYTES_MIN} at least")
+        yield error_at(resource, (*inner, "maxMessageBytes"), f"must be {RECORD_BYTES_MIN} at least")
+    bearer = part.mechanism is Mechanism.OAUTHBEARER
+    if bearer and connector.credentials is None:
+        message = "needs credentials: the id of a client at tokenUrl as username, and its secret as password"
+        yield error_at(resource, path, message)
+    if bearer and part.token_url is None:
+        yield error_at(resource, inner, "needs tokenUrl: the token endpoint of the issuer")
+    if part.token_url is not None and (fault := token_url_fault(part.token_url)):
+        yield error_at(resource, (*inner, "tokenUrl"), fault)
+    for field, value in (("tokenUrl", part.token_url), ("scope", part.scope), ("tokenCaCert", part.token_authority)):
+        if value is not None and not bearer:
+            yield error_at(resource, (*inner, field), "is for mechanism: OAUTHBEARER; set it, or remove this")
+    if part.schemas:
+        yield from _schemas(resource, (*inner, "schemas"), part.schemas)
+
+
+def _schemas(resource: Resource, path: Path, schemas: Sequence[TopicSchema]) -> Errors:
+    from bridge.connectors.kafka.schema_headers import schema_header  # noqa: PLC0415 - few gateways have one
+
+    topics: set[str] = set()
+    for i, schema in enumerate(schemas):
+        if schema.topic in topics:
+            yield error_at(resource, (*path, i, "topic"), f'the topic "{schema.topic}" has a schema already')
+        topics.add(schema.topic)
+        try:
+            schema_header(schema)
+        except ValueError as why:
+            yield error_at(resource, (*path, i, "id"), str(why))

@@ -54,3 +54,17 @@ def _introspection_faults(resource: Resource, path: Path, asking: TokenIntrospec
         yield error_at(resource, (*path, "interval"), f"has to be from {least:g}s to {most / 60:g}m")
     if asking.grace_s > INTROSPECTION_GRACE_S_MAX:
         yield error_at(resource, (*path, "offlineGrace"), "has to be a year at most; a token ends when it expires")
+
+
+def token_url_fault(text: str) -> str:
+    """Return why a text is not a URL of a token endpoint; empty when it is one."""
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        host, url = None, urlsplit("")
+    if not host or url.scheme not in ("http", "https") or url.fragment or url.username is not None:
+        return f'"{text}" is not a URL of a token endpoint; expected https://host/path'
+    if url.scheme == "http" and host not in LOOPBACK:
+        return "use https://: over http:// the client's secret would be readable (allowed on this machine only)"
+    return ""

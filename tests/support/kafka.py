@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -18,6 +19,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.support.certificates import Issued
+from tests.support.issuer import AUDIENCE, SigningKey
 from tests.support.processes import free_port, wait_until
 
 VERSION = "4.1.0"
@@ -54,6 +56,16 @@ listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.se
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 """
 """Listener with TLS, and `USER` with `PASSWORD` for each mechanism."""
+BEARER = """
+listener.name.sasl_ssl.oauthbearer.sasl.jaas.config=\
+  org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class=\
+  org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler
+sasl.oauthbearer.jwt.validator.class=org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator
+sasl.oauthbearer.jwks.endpoint.url={keys}
+sasl.oauthbearer.expected.audience={audience}
+"""
+"""Tokens that are signed with one of the keys."""
 
 
 def kafka_jars() -> Path:
@@ -77,11 +89,12 @@ def kafka_jars() -> Path:
 class Kafka:
     """Starts in seconds; SIGTERM and a new process are a restart."""
 
-    def __init__(self, folder: Path, jars: Path, server: Issued | None = None) -> None:
-        """`server`: certificate for a second listener with TLS and SASL."""
+    def __init__(self, folder: Path, jars: Path, server: Issued | None = None, key: SigningKey | None = None) -> None:
+        """`server`: certificate for a second listener with TLS and SASL; `key` signs tokens for it."""
         self.port = free_port()
         self.secure_port = free_port() if server is not None else 0
         self._jars = jars
+        self._options: list[str] = []
         folder.mkdir()
         self._properties = folder / "server.properties"
         secure_listener = f",SASL_SSL://127.0.0.1:{self.secure_port}" if server is not None else ""
@@ -93,6 +106,12 @@ class Kafka:
             keystore = folder / "keystore.pem"
             keystore.write_text(Path(server.key).read_text() + Path(server.certificate).read_text())
             properties += SECURE.format(keystore=keystore, user=USER, password=PASSWORD)
+            if key is not None:
+                keys = folder / "keys.json"
+                keys.write_text(json.dumps({"keys": [key.published]}))
+                properties = properties.replace("=PLAIN,SCRAM", "=OAUTHBEARER,PLAIN,SCRAM")
+                properties += BEARER.format(keys=keys.as_uri(), audience=AUDIENCE)
+                self._options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}")
             for bits in ("256", "512"):
                 scram += ["--add-scram", f"SCRAM-SHA-{bits}=[name={USER},password={PASSWORD}]"]
         self._properties.write_text(properties)
@@ -102,7 +121,16 @@ class Kafka:
         subprocess.run(format_it, check=True, capture_output=True, timeout=120)
 
     def _java(self, program: str, *arguments: str) -> list[str]:
-        return ["java", "-Xmx384m", "-cp", f"{self._jars}/*", program, *arguments, str(self._properties)]
+        return [
+            "java",
+            "-Xmx384m",
+            *self._options,
+            "-cp",
+            f"{self._jars}/*",
+            program,
+            *arguments,
+            str(self._properties),
+        ]
 
     def start(self) -> None:
         self._process = subprocess.Popen(

@@ -20,7 +20,8 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from bridge.client_attempt import ConnectorError, ConnectorTraffic
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.kafka.reasons import describe_error
-from bridge.connectors.kafka.record import KafkaRecord, record
+from bridge.connectors.kafka.record import KafkaRecord, SchemaHeaders, record
+from bridge.connectors.kafka.schema_headers import schema_headers
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
     KAFKA_ANSWER_TIMEOUT_S,
@@ -40,7 +41,9 @@ class KafkaProducer:
     """Producer of one connector. Each connection creates a new producer of the library."""
 
     def __init__(self, settings: KafkaSettings, translate: Translate) -> None:
+        """Raises ValueError for an identifier of a schema that its registry does not have."""
         self._settings = settings
+        self._schemas = schema_headers(settings.schemas)
         self._translate = translate
         self._one_by_one = 0
         """Number of messages to send one at a time, because their batch was too large for the broker."""
@@ -62,7 +65,7 @@ class KafkaProducer:
                     await producer.start()
             except KafkaError as error:
                 raise ConnectorError(describe_error(error)) from None
-            sending = _Sending(self._settings, self._translate, traffic, producer, self._one_by_one)
+            sending = _Sending(self._settings, self._schemas, self._translate, traffic, producer, self._one_by_one)
             try:
                 await sending.run(first)
             finally:
@@ -77,6 +80,7 @@ class _Sending:
     def __init__(
         self,
         settings: KafkaSettings,
+        schemas: SchemaHeaders,
         translate: Translate,
         traffic: ConnectorTraffic,
         producer: AIOKafkaProducer,
@@ -84,6 +88,7 @@ class _Sending:
     ) -> None:
         self.one_by_one = one_by_one
         self._settings = settings
+        self._schemas = schemas
         self._translate = translate
         self._traffic = traffic
         self._producer = producer
@@ -118,7 +123,7 @@ class _Sending:
     async def _send_one(self, answers: TicketAnswers, message: ConnectorMessage) -> None:
         """Pass one message to the producer; reject a message that can never be sent."""
         try:
-            made = record(message, self._settings.key)
+            made = record(message, self._settings.key, self._schemas)
             answer = await self._record(made)
         except (ValueError, MessageSizeTooLargeError) as error:
             self._collector.record(answers, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))

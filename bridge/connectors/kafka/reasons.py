@@ -8,6 +8,8 @@ from typing import Final
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
+from bridge.connectors.kafka.tokens import TokenError
+
 _WORDS: Final[Mapping[type[KafkaError], str]] = {
     errors.KafkaConnectionError: "no broker answers",
     errors.KafkaTimeoutError: "the brokers do not answer",
@@ -24,6 +26,8 @@ _WORDS: Final[Mapping[type[KafkaError], str]] = {
 
 def describe_error(error: BaseException) -> str:
     """Describe an error in one line."""
+    if isinstance(error, TokenError):
+        return error.why
     for kind, text in _WORDS.items():
         if isinstance(error, kind):
             return text

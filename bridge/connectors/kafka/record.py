@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
@@ -24,6 +24,11 @@ _ORIGIN: Final = ("gateway", "epoch", "address", "sequence", "device", "client")
 _CONTENT_TYPE: Final = "content-type"
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """Characters that MQTT does not allow in strings (section 1.5.4)."""
+
+
+SchemaHeaders = Mapping[str, tuple[str, bytes]]
+"""Name and value of the header that names the schema of a payload, by topic."""
+NO_SCHEMAS: Final[SchemaHeaders] = {}
 
 
 @hides("value", "headers")
@@ -48,8 +53,11 @@ def topic_of(address: str) -> str:
     return topic
 
 
-def record(message: ConnectorMessage, key: PartitionKey) -> KafkaRecord:
-    """Return a message as a record. Raises `ValueError` when its address cannot be a topic."""
+def record(message: ConnectorMessage, key: PartitionKey, schemas: SchemaHeaders = NO_SCHEMAS) -> KafkaRecord:
+    """Return a message as a record, with the header of its topic's schema. Raises `ValueError` when its address cannot
+    be a topic."""
+    topic = topic_of(message.target)
+    schema = schemas.get(topic)
     (gateway, epoch), address, sequence = message.name
     properties = message.properties
     headers = [
@@ -62,9 +70,13 @@ def record(message: ConnectorMessage, key: PartitionKey) -> KafkaRecord:
     if properties.content_type is not None:
         headers.append((_CONTENT_TYPE, properties.content_type.encode()))
     headers.append((f"{_HEADER}hops", " ".join(message.hops).encode()))
-    headers += [(name, value.encode()) for name, value in properties.users]
+    headers += [
+        (name, value.encode()) for name, value in properties.users if schema is None or name != schema[0]
+    ]  # readers use the last header of a name, which must not be a device's
+    if schema is not None:
+        headers.append(schema)
     return KafkaRecord(
-        topic_of(message.target),
+        topic,
         (message.device if key is PartitionKey.DEVICE else address).encode(),
         message.payload,
         headers,

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bridge.connectors.settings import KafkaSettings, Mechanism
+from bridge.publisher import device_of
 from edge.broker.configuration import Connector, ConnectorType, EndpointHost, PeerCredentials, TlsFiles
 from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, eventually, gateways, into, out
 from tests.support.certificates import Authority
+from tests.support.issuer import AUDIENCE, SigningKey
 from tests.support.kafka import PASSWORD, USER, Kafka, kafka_jars
+from tests.support.token_endpoint import CLIENT, SECRET, TokenEndpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MESSAGES = 5_000
+PASSWORD_MECHANISMS = [mechanism for mechanism in Mechanism if mechanism is not Mechanism.OAUTHBEARER]
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +32,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
+KEY = SigningKey("k1", "RS256")
+
+
 @pytest.fixture(scope="module")
 def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     server = authority.issue("broker")
-    with Kafka(tmp_path_factory.mktemp("kafka") / "broker", kafka_jars(), server).running() as running:
+    with Kafka(tmp_path_factory.mktemp("kafka") / "broker", kafka_jars(), server, KEY).running() as running:
         yield running
 
 
@@ -53,7 +63,7 @@ async def error_of(near: Gateway) -> str:
     return near.connector().dialer.state.last_error or ""
 
 
-@pytest.mark.parametrize("mechanism", list(Mechanism))
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
 def test_records_go_both_ways_over_tls_with_each_mechanism(
     broker: Kafka, authority: Authority, mechanism: Mechanism
 ) -> None:
@@ -69,7 +79,7 @@ def test_records_go_both_ways_over_tls_with_each_mechanism(
             Sender(one.broker).publish("plant/7", *[b"%d" % i for i in range(100)])
             await eventually(lambda: len(reader.runs) and len(payloads_of(reader)) == 100)
             assert payloads_of(reader) == [b"%d" % i for i in range(100)]
-            assert {(run.address, run.device) for run in reader.runs} == {("plant/7", "dev")}
+            assert {(run.address, device_of(run.device)) for run in reader.runs} == {("plant/7", "dev")}
 
     asyncio.run(run())
 
@@ -78,13 +88,47 @@ def payloads_of(reader: Receiver) -> list[bytes]:
     return [body for run in reader.runs for body in run.bodies]
 
 
-@pytest.mark.parametrize("mechanism", list(Mechanism))
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
 def test_refused_login_shows_the_reason(broker: Kafka, authority: Authority, mechanism: Mechanism) -> None:
     async def run() -> None:
         async with gateways("gw1") as (near,):
             tls = TlsFiles(ca=authority.certificate)
             await near.configure(secure_to(broker, tls, mechanism, "wrong"), out("f", "plant/#", "t"))
             assert "authentication failed: check the connector's credentials and mechanism" in await error_of(near)
+
+    asyncio.run(run())
+
+
+def access_token(key: SigningKey, number: int) -> str:
+    now = int(time.time())
+    return key.token(
+        {"iss": "x", "sub": USER, "aud": AUDIENCE, "scope": "kafka", "iat": now, "exp": now + 300, "jti": f"{number}"}
+    )
+
+
+def test_records_go_both_ways_with_tokens_of_an_issuer(broker: Kafka, authority: Authority) -> None:
+    """The broker checks each token's signature, audience and time."""
+    broker.create("bearer")
+
+    async def run() -> None:
+        stranger = SigningKey("k1", "RS256")
+        good, bad = (TokenEndpoint(partial(access_token, key)) for key in (KEY, stranger))
+        async with gateways("gw1", "gw2") as (one, two), good.serving(), bad.serving():
+            reader = Receiver(two.broker, "plant/#", "reader")
+            peer = secure_to(broker, TlsFiles(ca=authority.certificate), Mechanism.OAUTHBEARER)
+            credentials = PeerCredentials(username=CLIENT, password=SECRET)
+            kafka = KafkaSettings(mechanism=Mechanism.OAUTHBEARER, token_url=bad.url)
+            peer = msgspec.structs.replace(peer, credentials=credentials, kafka=kafka)
+            await one.configure(peer, out("f", "plant/#", "bearer"))
+            assert "authentication failed" in await error_of(one)
+            await eventually(lambda: bad.requests >= 2, "a refused token is not used again")
+            peer = msgspec.structs.replace(peer, kafka=msgspec.structs.replace(kafka, token_url=good.url))
+            await one.configure(peer, out("f", "plant/#", "bearer"))
+            await two.configure(peer, into("f", "plant/#", "bearer"))
+            Sender(one.broker).publish("plant/7", *[b"%d" % i for i in range(100)])
+            await eventually(lambda: len(payloads_of(reader)) == 100)
+            assert payloads_of(reader) == [b"%d" % i for i in range(100)]
+            assert (good.requests, good.refused) == (2, []), "one for each gateway"
 
     asyncio.run(run())
 

@@ -100,6 +100,7 @@ SETTINGS: Final = (
     ("kafka", "mechanism", "SCRAM-SHA-256"),
     ("kafka", "maxMessageBytes", "2Ki"),
     ("kafka", "group", "other"),
+    ("kafka", "schemas", [{"topic": "t", "registry": "apicurio", "id": "7"}]),
 )
 """Another value of each."""
 
@@ -118,6 +119,15 @@ def of_iot_hub(setting: str, value: object) -> Edit:
     place = f"connectors.{PEERS.index('mqtt') + 1}"
     settings = {f"{place}.mqtt.{name}": each for name, each in {**IOT_HUB, setting: value}.items()}
     return {("AddressSpace/default", path): each for path, each in {f"{place}.tls": {}, **settings}.items()}
+
+
+def of_bearer(setting: str, value: object) -> Edit:
+    """Return an edit that makes the Kafka connector one with tokens of an issuer, with this setting."""
+    place = f"connectors.{PEERS.index('kafka') + 1}"
+    settings = {"mechanism": "OAUTHBEARER", "tokenUrl": "https://issuer.example/t", setting: value}
+    edit: Edit = {("AddressSpace/default", f"{place}.kafka.{name}"): each for name, each in settings.items()}
+    edit["AddressSpace/default", f"{place}.credentials"] = {"username": "c", "password": "s"}
+    return edit
 
 
 def whole(pki: Path) -> Documents:
@@ -268,6 +278,16 @@ OTHER: Final[dict[str, Edit]] = {
     **{
         f"AddressSpace connectors.mqtt.{setting}": of_iot_hub(setting, value)
         for setting, value in (*IOT_HUB.items(), ("module", "m1"), ("hubHost", "hub.example"))
+    },
+    **{
+        f"AddressSpace connectors.kafka.schemas.{setting}": of_peer(
+            "kafka", ".schemas", [{"topic": "t", "registry": "apicurio", "id": "7"}]
+        )
+        for setting in ("topic", "registry", "id")
+    },
+    **{
+        f"AddressSpace connectors.kafka.{setting}": of_bearer(setting, value)
+        for setting, value in (("tokenUrl", "https://other.example/t"), ("scope", "a"), ("tokenCaCert", "/ca.pem"))
     },
     "AddressSpace connectors.mqtt.region": {
         ("AddressSpace/default", f"connectors.1.{path}"): value

@@ -13,7 +13,9 @@ from bridge.connectors.settings import (
     MqttService,
     MqttSettings,
     PartitionKey,
+    SchemaRegistry,
     TokenKind,
+    TopicSchema,
 )
 from bridge.resources import parse
 from bridge.resources.endpoint import ListenEndpoint
@@ -74,6 +76,8 @@ def test_mqtt_connector_is_configured() -> None:
     assert made("type: mqtt, tls: {}").endpoints == (ListenEndpoint("h", 8883),)
 
 
+BEARER = "type: kafka, tls: {}, credentials: {username: c, password: s}"
+TOKEN_URL = "tokenUrl: 'https://issuer.example/token'"
 THING = "tls: {clientCert: c, clientKey: k}"
 IOT_HUB = "service: azureIotHub, device: gw1, sharedAccessKey: a2V5"
 
@@ -102,6 +106,18 @@ def test_http_connector_is_configured() -> None:
         batch_messages=10, batch_bytes=1024, batch_age_s=1.0,
     )  # fmt: skip
     assert SECRET not in repr(found)
+
+
+def test_kafka_connector_with_tokens_and_schemas_is_configured() -> None:
+    rest = f"mechanism: OAUTHBEARER, {TOKEN_URL}, scope: kafka, tokenCaCert: /ca.pem"
+    found = made(f"{BEARER}, kafka: {{{rest}, schemas: [{{topic: t, registry: apicurio, id: '7'}}]}}")
+    assert found.kafka == KafkaSettings(
+        mechanism=Mechanism.OAUTHBEARER,
+        token_url="https://issuer.example/token",
+        scope="kafka",
+        token_authority="/ca.pem",
+        schemas=(TopicSchema(topic="t", registry=SchemaRegistry.APICURIO, id="7"),),
+    )
 
 
 def test_kafka_connector_is_configured() -> None:
@@ -157,6 +173,18 @@ def test_kafka_connector_is_configured() -> None:
         ("type: http, interface: eth0", "cannot be bound to one"),
         ("type: kafka, kafka: {maxMessageBytes: 10}", "must be 1024 at least"),
         ("type: kafka, kafka: {mechanism: GSSAPI}", "mechanism"),
+        (f"{BEARER}, kafka: {{mechanism: OAUTHBEARER}}", "needs tokenUrl"),
+        (f"type: kafka, kafka: {{mechanism: OAUTHBEARER, {TOKEN_URL}}}", "needs credentials: the id of a client"),
+        (f"{BEARER}, kafka: {{{TOKEN_URL}}}", "is for mechanism: OAUTHBEARER"),
+        (f"{BEARER}, kafka: {{scope: a}}", "is for mechanism: OAUTHBEARER"),
+        (f"{BEARER}, kafka: {{mechanism: OAUTHBEARER, tokenUrl: 'http://i.example/t'}}", "use https://"),
+        (f"{BEARER}, kafka: {{mechanism: OAUTHBEARER, tokenUrl: i.example}}", "is not a URL of a token endpoint"),
+        ("type: kafka, kafka: {schemas: [{topic: t, registry: confluent, id: '7'}]}", "is not a GUID"),
+        ("type: kafka, kafka: {schemas: [{topic: t, registry: apicurio, id: x}]}", "is not a content id"),
+        (
+            "type: kafka, kafka: {schemas: [" + 2 * "{topic: t, registry: apicurio, id: '7'}, " + "]}",
+            "has a schema already",
+        ),
     ],
 )
 def test_invalid_connectors_are_reported(rest: str, said: str) -> None:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import pytest
 
 from bridge.connectors.kafka.record import TOPIC_CHARACTERS_MAX, arrival, record, topic_of
+from bridge.connectors.kafka.schema_headers import schema_headers
 from bridge.connectors.limits import KAFKA_HEADER_BYTES_MAX
 from bridge.connectors.messages import ConnectorMessage, MessageName
-from bridge.connectors.settings import PartitionKey
+from bridge.connectors.settings import PartitionKey, SchemaRegistry, TopicSchema
 from bridge.message_origin import MessageOrigin, find_origin
 from bridge.plain import HOPS_PROPERTY, Hop
 from bridge.publish_properties import PublishProperties, read
@@ -42,6 +43,44 @@ def test_record_carries_the_message_name() -> None:
         ("k", b"w"),
     ]
     assert record(MESSAGE, PartitionKey.ADDRESS).key == b"plant/7"
+
+
+@pytest.mark.parametrize(
+    ("registry", "identifier", "header"),
+    [
+        (
+            SchemaRegistry.CONFLUENT,
+            "89791762-2336-4186-9674-299b90a802e2",
+            ("__value_schema_id", bytes.fromhex("0189791762233641869674299b90a802e2")),
+        ),
+        (SchemaRegistry.APICURIO, "7", ("apicurio.value.contentId", bytes(7) + b"\x07")),
+    ],
+)
+def test_header_names_the_schema_of_the_topic(
+    registry: SchemaRegistry, identifier: str, header: tuple[str, bytes]
+) -> None:
+    schemas = schema_headers([TopicSchema(topic="cloud.plant", registry=registry, id=identifier)])
+    forged = MESSAGE._replace(properties=PublishProperties(users=((header[0], "forged"), ("k", "v"))))
+    made = record(forged, PartitionKey.DEVICE, schemas)
+    assert made.headers[-2:] == [("k", b"v"), header]
+    assert [name for name, _ in made.headers].count(header[0]) == 1
+    assert made.value == b"hi"
+    elsewhere = record(forged._replace(target="cloud/other"), PartitionKey.DEVICE, schemas)
+    assert header not in elsewhere.headers
+
+
+@pytest.mark.parametrize(
+    ("registry", "identifier"),
+    [
+        (SchemaRegistry.CONFLUENT, "7"),
+        (SchemaRegistry.APICURIO, "-1"),
+        (SchemaRegistry.APICURIO, "89791762-2336-4186-9674-299b90a802e2"),
+        (SchemaRegistry.APICURIO, str(1 << 63)),
+    ],
+)
+def test_identifier_of_another_registry_is_refused(registry: SchemaRegistry, identifier: str) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        schema_headers([TopicSchema(topic="t", registry=registry, id=identifier)])
 
 
 @pytest.mark.parametrize(
