@@ -6,6 +6,15 @@ from typing import Final
 
 NAME_BYTES_MAX: Final = 65_535
 """Bytes of a topic name or filter (MQTT 5 section 4.7.3)."""
+_SHARE: Final = "$share/"
+
+
+def without_share(pattern: str) -> str:
+    """Return the filter in that of a shared subscription, ``$share/GROUP/FILTER`` (MQTT 5 section 4.8.2); any other
+    filter as it is. Topics of messages match the filter alone."""
+    if not pattern.startswith(_SHARE):
+        return pattern
+    return pattern.removeprefix(_SHARE).partition("/")[2] or pattern
 
 
 def filter_fault(pattern: str) -> str:

@@ -22,8 +22,12 @@ TOKEN_LIFETIME_USED: Final = 0.75
 """Share of a token's lifetime after which an MQTT connection is replaced by one with a new token."""
 
 TOKEN_RENEWAL_TIMEOUT_S: Final = 10.0
-"""Seconds that a connection waits for outstanding acknowledgements before it is replaced for a new token; less than a
-quarter of the shortest lifetime of a token, 60 s."""
+"""Seconds that a connection waits for outstanding acknowledgements before it is replaced for a new token; less than the
+last quarter of the shortest lifetime of a token (15 s). The lifetime starts before the connection is opened."""
+
+SUSPECT_ENDS: Final = 3
+"""Ends of a connection in a row with the same oldest message, after which a service may have ended them for it. Then
+messages are sent one by one, and that one is rejected after as many more ends."""
 
 MQTT_PACKET_BYTES_MAX: Final = 16 * MIB + 64 * 1024 + 16
 """Largest packet of a remote MQTT broker: the largest message that a gateway stores, with its topic. A larger PUBLISH
@@ -65,6 +69,15 @@ AWS_TOPIC_SLASHES_MAX: Final = 7
 AWS_CLIENT_ID_BYTES_MAX: Final = 128
 """Longest client identifier of AWS IoT Core."""
 
+AWS_CONTENT_TYPE_BYTES_MAX: Final = 256
+"""Longest content type in a message to AWS IoT Core."""
+
+AWS_CORRELATION_BYTES_MAX: Final = 1_024
+"""Most bytes of correlation data in a message to AWS IoT Core; its documents name 1 024 characters for rules."""
+
+IOT_HUB_IDENTIFIER_CHARACTERS_MAX: Final = 128
+"""Longest message and correlation identifier of Azure IoT Hub."""
+
 AWS_USER_PROPERTIES_BYTES_MAX: Final = 8 << 10
 """Most bytes of names and values of the user properties of a message to AWS IoT Core."""
 
@@ -74,8 +87,9 @@ AWS_SUBSCRIPTIONS_MAX: Final = 8
 AWS_KEEP_ALIVE_S_MAX: Final = 1_200.0
 """Longest Keep Alive of AWS IoT Core, which uses it for longer ones too."""
 
-AWS_PUBLISHES_PER_S: Final = 100.0
-"""Messages a second that AWS IoT Core takes over one connection; it discards others without a PUBACK."""
+AWS_PUBLISHES_PER_S: Final = 80.0
+"""Messages a second to AWS IoT Core over one connection. It takes 100 and discards others without a PUBACK; the rest is
+for messages that arrive."""
 
 AWS_PUBLISHES_AT_ONCE: Final = 10
 """Messages that leave without a pause: a tenth of a second's quota, so no second has many more."""

@@ -25,6 +25,8 @@ from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 AWS_WEBSOCKET_PATH: Final = "/mqtt"
 """Path of MQTT over WebSocket at AWS IoT Core."""
+TEMPORARY_KEY: Final = "ASIA"
+"""Beginning of the access key id of temporary credentials."""
 
 
 def service_faults(resource: Resource, path: Path, connector: Connector, part: MqttSettings) -> Errors:
@@ -43,6 +45,7 @@ def service_addresses(resources: Sequence[Resource]) -> Errors:
         for connector in space.connectors
         if connector.type is ConnectorType.MQTT and connector.mqtt is not None and connector.mqtt.service is not None
     }
+    yield from _same_devices(resources)
     incoming: dict[str, int] = {}
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
@@ -68,12 +71,27 @@ def service_addresses(resources: Sequence[Resource]) -> Errors:
                 yield from _iot_hub_topic(resource, path, f"{name}/", names, remote, spec.address, inbound=inbound)
 
 
+def _same_devices(resources: Sequence[Resource]) -> Errors:
+    """Report connectors that are the same device of an IoT hub: the hub would end the connection of the other."""
+    first: dict[tuple[str, str], str] = {}
+    for resource, space in of_kind(resources, AddressSpaceSpec):
+        for i, connector in enumerate(space.connectors):
+            part = connector.mqtt
+            if part is None or part.service is not MqttService.AZURE_IOT_HUB or part.device is None:
+                continue
+            names = names_of(part, connector.hosts[0].host)
+            other = first.setdefault((names.host, names.client_id), connector.name)
+            if other != connector.name:
+                message = f'"{names.client_id}" is the device of the connector "{other}" already'
+                yield error_at(resource, ("spec", "connectors", i, "mqtt", "device"), message)
+
+
 def _iot_hub_topic(
     resource: Resource, path: Path, connector: str, names: IotHubNames, remote: str, address: str, *, inbound: bool
 ) -> Errors:
     """Check that a forwarder uses a topic that an IoT hub has. `connector`: prefix of a remote address."""
     if not inbound:
-        if remote.rstrip("/") != names.events:
+        if remote.removesuffix("/") != names.events:
             message = f'an IoT hub takes messages of this device at one topic: write "{connector}{names.events}"'
             yield error_at(resource, path, message)
     elif remote != names.inbound:
@@ -88,6 +106,9 @@ def _iot_hub_topic(
 
 def _iot_hub(resource: Resource, path: Path, connector: Connector, part: MqttSettings) -> Errors:
     inner = (*path, "mqtt")
+    if len(connector.hosts) > 1 and part.hub_host is None:
+        message = "needs hubHost with several endpointHosts: they lead to one IoT hub, which the token names"
+        yield error_at(resource, inner, message)
     if part.device is None:
         yield error_at(resource, inner, "needs device: the identifier of this gateway's device at the IoT hub")
     for field, text in (("device", part.device), ("module", part.module)):
@@ -128,9 +149,16 @@ def _aws(resource: Resource, path: Path, connector: Connector, part: MqttSetting
     if framed and connector.credentials is None:
         message = "needs credentials for a WebSocket: the access key id as username, the secret access key as password"
         yield error_at(resource, path, message)
-    elif framed and part.region is None and region_of(connector.hosts[0].host) is None:
-        message = "needs region: the name of the endpoint does not have it"
+    elif (
+        framed
+        and part.region is None
+        and (len({region_of(host.host) for host in connector.hosts}) > 1 or region_of(connector.hosts[0].host) is None)
+    ):
+        message = "needs region: the names of the endpoints do not have one and the same"
         yield error_at(resource, inner, message)
+    elif framed and connector.credentials is not None and connector.credentials.username.startswith(TEMPORARY_KEY):
+        message = "are temporary, which are not supported: use the access key of an IAM user, or a certificate"
+        yield error_at(resource, (*path, "credentials"), message)
     elif not framed and connector.credentials is None and connector.tls is not None and not connector.tls.certificate:
         message = (
             "needs clientCert and clientKey in tls, the certificate of the thing; or websocket: /mqtt at its endpoint "

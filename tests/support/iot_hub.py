@@ -64,6 +64,10 @@ class IotHub:
         self.refused: list[str] = []
         """Reasons of refused connections, and of ended ones."""
         self.keep_alives: list[int] = []
+        self.encodes = True
+        """False: the device's identifier is not encoded in the topics of messages to it."""
+        self.poison = b""
+        """Body of messages for which the hub ends the connection, as for one that it cannot read."""
         self.acknowledge = True
         """False: messages to the cloud get no PUBACK."""
         self._client = device if module is None else f"{device}/{module}"
@@ -181,6 +185,8 @@ class IotHub:
             body = packet.body[2 + int.from_bytes(packet.body[:2]) :]
         if not topic.startswith(self.events) or "/" in topic.removeprefix(self.events):
             raise Violation(f"a topic that IoT Hub does not have: {topic}")
+        if self.poison and body == self.poison:
+            raise Violation("a message that the hub does not take")
         bag = topic.removeprefix(self.events).replace("+", "%2B")  # parse_qsl would read it as a space
         properties = dict(parse_qsl(bag, keep_blank_values=True, strict_parsing=bool(bag)))
         size = len(body) + sum(
@@ -188,6 +194,8 @@ class IotHub:
         )
         if size > MESSAGE_BYTES_MAX:
             raise Violation("a message that is too large")
+        if "" in properties or len(properties.get("$.cid", "")) > 128 or not properties.get("$.cid", "x").isprintable():
+            raise Violation("a property that IoT Hub does not take")
         if packet.flags & 1:
             properties["mqtt-retain"] = "true"
         self.messages.append(Received(body, properties, packet.again))
@@ -206,7 +214,7 @@ class IotHub:
 
     def _deliver(self, link: Link, packet_id: int) -> None:
         body, properties = self._queue[packet_id]
-        topic = (self._inbound + properties).encode()
+        topic = ((self._inbound if self.encodes else unquote(self._inbound)) + properties).encode()
         content = len(topic).to_bytes(2) + topic + packet_id.to_bytes(2) + body
         length = bytearray()
         left = len(content)

@@ -23,6 +23,7 @@ from bridge.publish_properties import read, write
 from bridge.publisher import publisher_name
 
 TOO_LARGE: Final = "too-large"
+NO_ADDRESS: Final = "no-address"
 TOPIC_SHOWN_MAX = 200
 """Maximum length of a topic name in a log line."""
 
@@ -70,6 +71,14 @@ def too_large(token: int | None, publication: LargePublishReceived, bytes_max: i
         code=TOO_LARGE,
         bytes=publication.packet_bytes,
     )
+
+
+def not_wanted(token: int | None, publication: PublishReceived | LargePublishReceived) -> Incoming:
+    """Return the report of a message with a topic that no forwarder wants."""
+    topic = publication.topic
+    size = len(publication.payload) if isinstance(publication, PublishReceived) else publication.packet_bytes
+    fault = f"no forwarder takes messages of {topic[:TOPIC_SHOWN_MAX]}; one that did may have been removed"
+    return Incoming(token, (topic,), b"", (), Run(topic, "", 0, b"", []), fault=fault, code=NO_ADDRESS, bytes=size)
 
 
 def _is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""MQTT as AWS IoT Core speaks it: MQTT 5 or plain 3.1.1, with its quotas for topics, messages and rates.
+"""MQTT 5 as AWS IoT Core speaks it, with its quotas for topics, messages and rates.
 
 AWS IoT Core ends the connection of a client that violates a quota, so a message that it would not take is rejected
 here. It discards messages above the rate of a connection without a PUBACK: they are paced, and a missing PUBACK ends
@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bridge.connectors.limits import (
+    AWS_CONTENT_TYPE_BYTES_MAX,
+    AWS_CORRELATION_BYTES_MAX,
     AWS_IN_FLIGHT_MAX,
     AWS_PAYLOAD_BYTES_MAX,
     AWS_PUBACK_TIMEOUT_S,
@@ -26,7 +28,7 @@ from bridge.connectors.messages import ConnectorMessage
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.aws_names import region_of, topic_fault
 from bridge.connectors.mqtt.aws_signature import AccessKey, SigningScope, signed_query
-from bridge.connectors.mqtt.dialects import Mqtt5, Mqtt311, MqttDialect
+from bridge.connectors.mqtt.dialects import Mqtt5, MqttDialect
 from bridge.connectors.mqtt.service_terms import PublishQuota, ServiceTerms
 from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.publish_properties import PublishProperties
@@ -52,7 +54,7 @@ _HINT: Final = (
 class AwsMqtt5(Mqtt5):
     """MQTT 5 at AWS IoT Core."""
 
-    peer = "AWS IoT Core, MQTT 5"
+    peer = "AWS IoT Core"
 
     def publish(
         self, message: ConnectorMessage, packet_id: int, *, dup: bool, terms: packets.ConnackTerms, now_ns: int
@@ -68,21 +70,8 @@ class AwsMqtt5(Mqtt5):
         return properties
 
 
-class AwsMqtt311(Mqtt311):
-    """MQTT 3.1.1 at AWS IoT Core, which does not know the bridge bit."""
-
-    def __init__(self) -> None:
-        super().__init__(bridge=False)
-        self.peer = self.peer.replace("an MQTT 3.1.1 broker", "AWS IoT Core, MQTT 3.1.1")
-
-    def publish(
-        self, message: ConnectorMessage, packet_id: int, *, dup: bool, terms: packets.ConnackTerms, now_ns: int
-    ) -> bytes:
-        _check(message)
-        return super().publish(message, packet_id, dup=dup, terms=terms, now_ns=now_ns)
-
-
-DIALECTS: Final[Sequence[MqttDialect]] = (AwsMqtt5(), AwsMqtt311())
+DIALECTS: Final[Sequence[MqttDialect]] = (AwsMqtt5(),)
+"""Only MQTT 5, which AWS IoT Core always speaks: after a closed connection, 3.1.1 would drop names and properties."""
 
 
 def service_of(
@@ -94,7 +83,7 @@ def service_of(
     settings that the configuration's rules refuse.
     """
     protocol = CERTIFICATE_PROTOCOL if identity.password is None else PASSWORD_PROTOCOL
-    terms = ServiceTerms(quota=QUOTA, application_protocol=protocol)
+    terms = ServiceTerms(quota=QUOTA, application_protocol=protocol, disconnects=True)
     if not websocket or identity.username is None or identity.password is None:
         return identity, DIALECTS, terms
     region = settings.region or region_of(host)
@@ -115,6 +104,15 @@ def _check(message: ConnectorMessage) -> None:
     fault = topic_fault(message.target)
     if fault:
         raise ValueError(f"the topic {fault}")
+    properties = message.properties
+    if properties.response_topic is not None and (fault := topic_fault(properties.response_topic)):
+        raise ValueError(f"the response topic {fault}")
+    for name, length, most in (
+        ("content type", len((properties.content_type or "").encode()), AWS_CONTENT_TYPE_BYTES_MAX),
+        ("correlation data", len(properties.correlation_data or b""), AWS_CORRELATION_BYTES_MAX),
+    ):
+        if length > most:
+            raise ValueError(f"{name} of {length} bytes; AWS IoT Core accepts {most}")
     size = len(message.payload)
     if size > AWS_PAYLOAD_BYTES_MAX:
         raise ValueError(f"a payload of {size} bytes; AWS IoT Core accepts {AWS_PAYLOAD_BYTES_MAX}")

@@ -25,16 +25,18 @@ from bridge.connectors.limits import (
 )
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
-from bridge.connectors.mqtt.arrival import arrival, too_large
+from bridge.connectors.mqtt.arrival import arrival, not_wanted, too_large
 from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
 from bridge.connectors.mqtt.opening import MqttReader, MqttWriter, open_streams
 from bridge.connectors.mqtt.service_terms import ORDINARY_TERMS, ServiceTerms
 from bridge.connectors.mqtt.session import InFlightPublishes, PendingAnswers
+from bridge.connectors.mqtt.suspect import SuspectMessage
 from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.dialer import PeerEndpoint
 from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import DIALED_UNREAD_BYTES_MAX
+from bridge.topic_filter import without_share
 from bridge.transport.served import UnreadError
 from bridge.transport.slow_lane import SLICE_S
 
@@ -59,6 +61,10 @@ _REASONS: Final = {
     5: "not authorized; check the rights of this user or certificate at the broker",
 }
 """Return codes of CONNACK (MQTT 3.1.1 table 3.1)."""
+
+
+class _PeerEndedError(ConnectorError):
+    """The broker ended the connection."""
 
 
 class _NotUnderstoodError(ConnectorError):
@@ -106,6 +112,8 @@ class MqttClient:
             settings.in_flight_max if terms.quota is None else min(settings.in_flight_max, terms.quota.in_flight_max),
             now_ns,
         )
+        if terms.disconnects:
+            self._publishes.watch(SuspectMessage())
 
     async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
         """Run one connection, from its first packet to its end, or several where a password has to be renewed."""
@@ -124,11 +132,13 @@ class MqttClient:
         await self._speak(self._dialects[-1], endpoint, traffic)
 
     async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
-        terms = self._terms
+        terms, loop = self._terms, asyncio.get_running_loop()
+        renew_at = None if terms.renew_after_s is None else loop.time() + terms.renew_after_s
+        identity = self._identity if terms.sign is None else terms.sign(self._identity)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await open_streams(endpoint, self._tls, self._interface, terms)
         connection = _Connection(
-            self._identity if terms.sign is None else terms.sign(self._identity),
+            identity,
             self._settings,
             self._publishes,
             self._matches,
@@ -138,9 +148,13 @@ class MqttClient:
             dialect,
             self._subscribed,
             terms,
+            renew_at,
         )
         try:
             await connection.serve()
+        except (_PeerEndedError, ConnectionError):
+            self._publishes.peer_ended()
+            raise
         finally:
             connection.write_answers()
             self._publishes.disconnected()
@@ -194,9 +208,14 @@ class _Connection:
         dialect: MqttDialect,
         subscribed: _Subscribed,
         service: ServiceTerms,
+        renew_at: float | None,
     ) -> None:
+        """`renew_at`: time of the loop at which the password has to be renewed; None: never."""
         self._dialect, self._subscribed = dialect, subscribed
-        self._service = service
+        self._service, self._renew_at = service, renew_at
+        self._filters = [(without_share(inbox.remote), inbox) for inbox in traffic.inboxes]
+        self._draining = False
+        """True while waiting for the last acknowledgements: messages that arrive are left to the next connection."""
         self._terms = packets.ConnackTerms()
         self._repeats = False
         """We have subscribed, so the broker may send retained messages again."""
@@ -291,13 +310,14 @@ class _Connection:
         So the next connection continues without a repeated message. Raises ConnectorError when they do not come.
         """
         try:
-            async with asyncio.timeout(self._service.renew_after_s) as limit:
+            async with asyncio.timeout_at(self._renew_at) as limit:
                 await self._send()
         except TimeoutError:
             if not limit.expired():
                 raise  # of the operating system: the connection is lost
+        self._draining = True
         try:
-            async with asyncio.timeout(TOKEN_RENEWAL_TIMEOUT_S) as limit:
+            async with asyncio.timeout(TOKEN_RENEWAL_TIMEOUT_S):
                 while self._outstanding:
                     self._room.clear()
                     await self._room.wait()
@@ -334,7 +354,8 @@ class _Connection:
         while True:
             oldest = self._publishes.oldest
             await asyncio.sleep(timeout_s)
-            if oldest is not None and oldest is self._publishes.oldest:
+            unsent = self._writer.transport.get_write_buffer_size()
+            if oldest is not None and oldest is self._publishes.oldest and not unsent:
                 raise ConnectorError(f"no PUBACK for a message in {timeout_s:g} s; it is sent again")
 
     async def _receive(self, early: Sequence[packets.Packet]) -> None:
@@ -373,18 +394,22 @@ class _Connection:
             case packets.PingrespReceived():
                 pass
             case packets.DisconnectReceived():
-                raise ConnectorError(f"the broker ends the connection: {packet.reason or f'reason {packet.code}'}")
+                raise _PeerEndedError(f"the broker ends the connection: {packet.reason or f'reason {packet.code}'}")
             case _:
                 raise ConnectorError(f"the broker sent an unexpected packet: {type(packet).__name__}")
 
     async def _arrived(self, publication: packets.PublishReceived | packets.LargePublishReceived) -> None:
         """Give a message to its forwarder."""
+        if self._draining and publication.packet_id is not None:
+            return  # it has no PUBACK, so it is sent again over the next connection
         token = None if publication.packet_id is None else self._pending_answers.arrived(publication.packet_id)
-        inbox = next((each for each in self._inboxes if self._matches(each.remote, publication.topic)), None)
+        inbox = next((each for pattern, each in self._filters if self._matches(pattern, publication.topic)), None)
         if inbox is None:  # of a removed forwarder; the broker has kept its subscription
-            self._answer(token)
-            return
-        if isinstance(publication, packets.LargePublishReceived):
+            if not self._inboxes:
+                self._answer(token)
+                return
+            inbox, incoming = self._inboxes[0], not_wanted(token, publication)
+        elif isinstance(publication, packets.LargePublishReceived):
             incoming = too_large(token, publication, MQTT_PACKET_BYTES_MAX)
         else:
             incoming = arrival(token, publication, repeats=self._repeats)
@@ -442,7 +467,7 @@ class _Connection:
         data = await self._reader.read(READ_BYTES)
         self._listens, self._unheard = False, 0
         if not data:
-            raise ConnectorError("the broker closed the connection")
+            raise _PeerEndedError("the broker closed the connection")
         unread_bytes = self._writer.transport.get_write_buffer_size()
         if unread_bytes > DIALED_UNREAD_BYTES_MAX:
             raise UnreadError(unread_bytes)

@@ -15,7 +15,11 @@ from math import ceil
 from typing import Final
 from urllib.parse import quote, unquote
 
-from bridge.connectors.limits import IOT_HUB_MESSAGE_BYTES_MAX, TOKEN_LIFETIME_USED
+from bridge.connectors.limits import (
+    IOT_HUB_IDENTIFIER_CHARACTERS_MAX,
+    IOT_HUB_MESSAGE_BYTES_MAX,
+    TOKEN_LIFETIME_USED,
+)
 from bridge.connectors.messages import ConnectorMessage
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.dialects import Mqtt311, MqttDialect
@@ -34,6 +38,11 @@ _RESERVED: Final = ("$", "iothub-")
 _OURS: Final = "waypost-"
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """Characters that MQTT does not allow in strings (section 1.5.4)."""
+_IDENTIFIER: Final = re.compile(rf"[A-Za-z0-9\-:.+%_#*?!(),=@;$']{{1,{IOT_HUB_IDENTIFIER_CHARACTERS_MAX}}}")
+"""Message and correlation identifiers of IoT Hub."""
+_CONTENT_TYPE_TEXT: Final = re.compile(r"[\x20-\x7e]{1,256}")
+_CLOCK_SET_NS: Final = 1_577_836_800 * _NS
+"""Beginning of 2020: an earlier time of reception is that of a clock that was not set."""
 _REFUSED: Final = (
     "Azure IoT Hub does not accept this device; check its device id, that it is enabled, its sharedAccessKey or "
     "certificate, and this gateway's clock"
@@ -53,7 +62,7 @@ class IotHubDialect(Mqtt311):
     def publish(
         self, message: ConnectorMessage, packet_id: int, *, dup: bool, terms: packets.ConnackTerms, now_ns: int
     ) -> bytes:
-        if message.target.rstrip("/") != self._names.events:
+        if message.target.removesuffix("/") != self._names.events:
             raise ValueError(f"Azure IoT Hub takes messages only at {self._names.events}")
         properties = _properties(message)
         size = len(message.payload) + sum(
@@ -65,17 +74,21 @@ class IotHubDialect(Mqtt311):
                 f"a message of {size} bytes with its properties; Azure IoT Hub accepts {IOT_HUB_MESSAGE_BYTES_MAX}"
             )
         topic = f"{self._names.events}/{encode_properties(properties)}"
+        if len(topic) > packets.TOPIC_BYTES_MAX:
+            raise ValueError(
+                f"properties of {len(topic)} bytes in their encoding; a topic has {packets.TOPIC_BYTES_MAX}"
+            )
         return packets.publish(topic, message.payload, packet_id, dup=dup, retain=False)
 
     def decode(self, frame: bytes) -> packets.Packet:
         packet = packets.decode(frame)
         if not isinstance(packet, packets.PublishReceived):
             return packet
-        levels = packet.topic.split("/", self._names.properties_level)
-        if len(levels) <= self._names.properties_level:
-            return packet
-        topic = "/".join(levels[:-1])
-        return packet._replace(topic=topic, properties=write(_read(decode_properties(levels[-1]))))
+        levels, properties = packet.topic.split("/", self._names.properties_level), b""
+        if len(levels) > self._names.properties_level:
+            properties = write(_read(decode_properties(levels.pop())))
+        topic = self._names.inbound_topic(levels)
+        return packet if topic is None else packet._replace(topic=topic, properties=properties)
 
 
 def service_of(
@@ -88,14 +101,15 @@ def service_of(
     names = names_of(settings, host)
     identity, dialects = ClientIdentity(names.client_id, names.username), (IotHubDialect(names),)
     if settings.shared_access_key is None:
-        return identity, dialects, ServiceTerms()
+        return identity, dialects, ServiceTerms(disconnects=True)
     key, lifetime_s = device_key(settings.shared_access_key), settings.token_lifetime_s
 
     def sign(identity: ClientIdentity) -> ClientIdentity:
         expires_s = ceil(now_ns() / _NS + lifetime_s)
         return identity._replace(password=device_token(key, names.resource, expires_s))
 
-    return identity, dialects, ServiceTerms(sign=sign, renew_after_s=lifetime_s * TOKEN_LIFETIME_USED)
+    terms = ServiceTerms(sign=sign, renew_after_s=lifetime_s * TOKEN_LIFETIME_USED, disconnects=True)
+    return identity, dialects, terms
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
@@ -116,15 +130,15 @@ def _properties(message: ConnectorMessage) -> dict[str, str]:
     properties = message.properties
     found = {_ID: blake2b(name, digest_size=16).hexdigest()}
     correlation = properties.correlation_data
-    if correlation is not None and correlation.isascii() and correlation:
-        found[_CORRELATION] = correlation.decode("ascii")
+    if correlation is not None and _IDENTIFIER.fullmatch(text := correlation.decode("ascii", "replace")):
+        found[_CORRELATION] = text
     content_type = properties.content_type
-    if content_type:
+    if content_type and _CONTENT_TYPE_TEXT.fullmatch(content_type):
         found[_CONTENT_TYPE] = content_type
         if _is_text(content_type) and _is_utf8(message.payload):
             found[_ENCODING] = "utf-8"  # without it IoT Hub does not route by the body
     for user, value in properties.users:
-        if not user.startswith(PREFIX):
+        if user and not user.startswith((PREFIX, _OURS)):
             found[f"_{user}" if user.startswith(_RESERVED) else user] = value
     ours = {
         "gateway": gateway,
@@ -135,7 +149,7 @@ def _properties(message: ConnectorMessage) -> dict[str, str]:
         "hops": " ".join(message.hops),
     }
     found |= {f"{_OURS}{field}": value for field, value in ours.items() if value}
-    if message.received_at:
+    if message.received_at >= _CLOCK_SET_NS:
         at = datetime.fromtimestamp(message.received_at // _NS, UTC)
         milliseconds = message.received_at % _NS // 1_000_000
         found[_CREATED] = f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
@@ -143,13 +157,13 @@ def _properties(message: ConnectorMessage) -> dict[str, str]:
 
 
 def _read(pairs: Iterable[tuple[str, str]]) -> PublishProperties:
-    """Return the properties of a message from the cloud. Those that MQTT strings cannot contain are dropped."""
+    """Return the properties of a message from the cloud. Control characters, which MQTT strings cannot contain, become
+    spaces."""
     content_type: str | None = None
     correlation: bytes | None = None
     users: list[tuple[str, str]] = []
-    for name, value in pairs:
-        if _UNFIT.search(name + value):
-            continue
+    for given_name, given_value in pairs:
+        name, value = _UNFIT.sub(" ", given_name), _UNFIT.sub(" ", given_value)
         if name == _CONTENT_TYPE:
             content_type = value
         elif name == _CORRELATION:

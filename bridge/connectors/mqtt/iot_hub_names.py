@@ -7,21 +7,23 @@ module too, so it imports no codec.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from bridge.connectors.settings import MqttSettings
 
 API_VERSION: Final = "2021-04-12"
-_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9\-.%_*?!(),:=@$']{1,128}")
-"""Device and module identifiers (the identity registry of IoT Hub)."""
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9\-._*?!(),:=@$']{1,128}")
+"""Device and module identifiers (the identity registry of IoT Hub), without ``%``: in a topic or a token it would look
+like the beginning of an encoded character."""
 
 
 def identifier_fault(text: str) -> str:
     """Return why the text is no identifier of a device or module; empty when it is one."""
     if _IDENTIFIER.fullmatch(text):
         return ""
-    return "is not an identifier of IoT Hub: up to 128 letters, digits and - . % _ * ? ! ( ) , : = @ $ '"
+    return "is not an identifier of IoT Hub: up to 128 letters, digits and - . _ * ? ! ( ) , : = @ $ '"
 
 
 class IotHubNames(NamedTuple):
@@ -55,6 +57,16 @@ class IotHubNames(NamedTuple):
     def inbound(self) -> str:
         """Topic filter for messages from the cloud."""
         return f"{self._topics}/messages/devicebound/#" if self.module is None else f"{self._topics}/#"
+
+    def inbound_topic(self, levels: Sequence[str]) -> str | None:
+        """Return the topic of a message for us as `inbound` matches it, by its levels before the properties; None for
+        another topic. The hub may encode the identifiers in another way than we do."""
+        own = ["devices", self.device]
+        own += ["messages", "devicebound"] if self.module is None else ["modules", self.module]
+        if [unquote(level) for level in levels[: len(own)]] != own:
+            return None
+        base = self.inbound.removesuffix("/#")
+        return "/".join((base, *levels[len(own) :]))
 
     @property
     def properties_level(self) -> int:

@@ -37,6 +37,8 @@ class ServiceTerms(NamedTuple):
     application_protocol: str | None = None
     """Name in the TLS handshake (ALPN) on port 443, where the service expects HTTP otherwise."""
     quota: PublishQuota | None = None
+    disconnects: bool = False
+    """The service ends the connection instead of refusing a message."""
     websocket_hint: str = ""
     """Next step for an operator when the service refuses the WebSocket."""
 

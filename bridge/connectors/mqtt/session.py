@@ -15,6 +15,7 @@ from bridge.connectors.messages import ConnectorMessage, MessageName, Translate,
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
 from bridge.connectors.mqtt.packets import ConnackTerms
+from bridge.connectors.mqtt.suspect import REASON, SuspectMessage
 from bridge.connectors.ticket_answers import ACCEPTED, AnswerCollector, MessageAnswer, Settle, TicketAnswers
 from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
@@ -41,10 +42,13 @@ class InFlightPublishes:
         self._collector: AnswerCollector | None = None
         self._dialect: MqttDialect = DIALECTS[-1]
         self._terms = ConnackTerms()
+        self._suspect: SuspectMessage | None = None
 
     @property
     def room(self) -> int:
         """Messages that may be sent now."""
+        if self._suspect is not None and self._suspect.alone:
+            return 1 - len(self._sent)
         return min(self._max, self._terms.receive_maximum) - len(self._sent)
 
     @property
@@ -56,6 +60,15 @@ class InFlightPublishes:
     def oldest(self) -> object | None:
         """Token of the message that waits longest for its PUBACK: the same object each time; None without one."""
         return next(iter(self._sent.values()), None)
+
+    def watch(self, suspect: SuspectMessage) -> None:
+        """Reject the message that `suspect` finds."""
+        self._suspect = suspect
+
+    def peer_ended(self) -> None:
+        """Note that the peer ended the connection."""
+        if self._suspect is not None:
+            self._suspect.ended(next((key for _, _, key in self._sent.values()), None))
 
     def connected(self, settle: Settle, dialect: MqttDialect, terms: ConnackTerms) -> None:
         """Start with a connection, its version and its terms."""
@@ -76,6 +89,11 @@ class InFlightPublishes:
         written: list[bytes] = []
         for message in messages(outgoing, self._translate):
             key = (message.name, message.target)
+            if self._suspect is not None and self._suspect.is_rejected(key):
+                self._suspect.settled(key)
+                self._earlier.pop(key, None)
+                self._answer(answers, message.place, MessageAnswer(ForwardOutcome.REJECTED, REASON))
+                continue
             packet_id, again = self._identifier(key)
             try:
                 written.append(self._packet(message, packet_id, dup=again))
@@ -91,6 +109,8 @@ class InFlightPublishes:
         Ignores a PUBACK for an unknown packet identifier."""
         found = self._sent.pop(packet_id, None)
         if found is not None:
+            if self._suspect is not None:
+                self._suspect.settled(found[2])
             self._answer(found[0], found[1], MessageAnswer(ForwardOutcome.REJECTED, why) if why else ACCEPTED)
 
     def flush(self) -> None:

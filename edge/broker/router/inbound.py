@@ -26,6 +26,7 @@ from bridge.limits import INBOX_BYTES_MAX, INBOX_WINDOW, MESSAGE_OVERHEAD_BYTES
 from bridge.message import AMQP, DURABLE, GROUPED, Run
 from bridge.plain import HOPS_MAX
 from bridge.publisher import client_of, device_of, publisher_name
+from bridge.topic_filter import without_share
 from edge.broker.configuration import Forwarder
 from edge.broker.message.translation import flags_of, group_of
 from edge.broker.model.interfaces import Origin, Refusal
@@ -285,7 +286,7 @@ class IncomingForwarder(Origin):
 
     def _address(self, names: Iterable[str]) -> str | None:
         """Return the local address: the forwarder's own, or derived from those of the message."""
-        local, remote = self.forwarder.filter, self.remote
+        local, remote = self.forwarder.filter, without_share(self.remote)
         if not is_filter(local):
             return local
         if is_filter(remote):

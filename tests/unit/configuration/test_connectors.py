@@ -147,6 +147,7 @@ def test_kafka_connector_is_configured() -> None:
             f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}, region: x}}",
             "region: is of another service: set service: awsIotCore",
         ),
+        (f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}, module: 'a%b'}}", '"a%b" is not an identifier'),
         ("type: mqtt, mqtt: {service: awsIotCore}", "tls: {} is enough"),
         ("type: mqtt, tls: {}, mqtt: {service: awsIotCore}", "needs clientCert and clientKey"),
         (f"type: mqtt, {THING}, container: {'x' * 129}, mqtt: {{service: awsIotCore}}", "128 bytes at most"),
@@ -192,6 +193,21 @@ def test_invalid_connectors_are_reported(rest: str, said: str) -> None:
     assert said in str(error)
 
 
+def test_device_of_an_iot_hub_has_one_connector_and_one_hub() -> None:
+    def faults(*connectors: str) -> list[str]:
+        return [str(error) for error in errors_of(space(f"{{connectors: [{', '.join(connectors)}]}}"))]
+
+    part = f"type: mqtt, tls: {{}}, mqtt: {{{IOT_HUB}"
+    one, two = (f"{{name: {name}, endpointHosts: [{{host: h}}], {part}}}}}" for name in "ab")
+    (error,) = faults(one, two)
+    assert 'is the device of the connector "a" already' in error
+    assert faults(one, f"{{name: m, endpointHosts: [{{host: h}}], {part}, module: m1}}}}") == []
+    hosts = "endpointHosts: [{host: h}, {host: i}]"
+    (error,) = faults(f"{{name: a, {hosts}, {part}}}}}")
+    assert "needs hubHost" in error
+    assert faults(f"{{name: a, {hosts}, {part}, hubHost: h}}}}") == []
+
+
 AWS_HOST = "a1-ats.iot.eu-west-1.amazonaws.com"
 
 
@@ -200,6 +216,12 @@ AWS_HOST = "a1-ats.iot.eu-west-1.amazonaws.com"
     [
         (f"{{host: {AWS_HOST}, websocket: /mqtt}}", "credentials: {username: AK, password: s}", ""),
         ("{host: iot.example, websocket: /mqtt}", "credentials: {username: AK, password: s}", "needs region"),
+        (f"{{host: {AWS_HOST}, websocket: /mqtt}}", "credentials: {username: ASIA1, password: s}", "are temporary"),
+        (
+            f"{{host: {AWS_HOST}, websocket: /mqtt}}, {{host: {AWS_HOST.replace('west', 'north')}, websocket: /mqtt}}",
+            "credentials: {username: AK, password: s}",
+            "needs region",
+        ),
         (f"{{host: {AWS_HOST}, websocket: /mqtt}}", "", "the secret access key as password"),
         (f"{{host: {AWS_HOST}, websocket: /}}", "credentials: {username: AK, password: s}", "must be /mqtt"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +12,10 @@ from urllib.parse import unquote
 import pytest
 
 import bridge.connectors.mqtt.client as mqtt_client
+from bridge.connectors.limits import SUSPECT_ENDS
 from bridge.connectors.mqtt.client import MqttClient
 from bridge.connectors.mqtt.iot_hub import decode_properties, encode_properties, service_of
+from bridge.connectors.mqtt.suspect import SuspectMessage
 from bridge.connectors.settings import MqttService, MqttSettings
 from bridge.forwarders.shared_access import device_key, device_token
 from bridge.publish_properties import PublishProperties, read, write
@@ -65,7 +68,7 @@ class TestTokens:
 
 
 class TestConnecting:
-    @pytest.mark.parametrize("names", [{}, {"device": "pump:7%"}, {"module": "m1"}])
+    @pytest.mark.parametrize("names", [{}, {"device": "pump@a:7"}, {"module": "m1"}])
     @running
     async def test_device_or_module_is_accepted(self, names: dict[str, Any]) -> None:
         hub = IotHub(names.get("device", "gw1"), names.get("module"))
@@ -167,7 +170,9 @@ class TestReceiving:
         hub, bench, inbox = IotHub(), Bench(), StubInbox(INBOUND)
         bench.inboxes.append(inbox)
         hub.send(b"plain")
-        hub.send(b"on", "%24.mid=m1&%24.to=%2Fdevices%2Fgw1&%24.ct=text%2Fplain&prop1&prop2=&prop3=a%20string&bad=%00")
+        hub.send(
+            b"on", "%24.mid=m1&%24.to=%2Fdevices%2Fgw1&%24.ct=text%2Fplain&prop1&prop2=&prop3=a%20string&lines=a%0Ab"
+        )
         async with hub.serving(), bench.connected(client(), hub.port):
             await until(lambda: len(inbox.got) == 2, "both")
             assert hub.unsettled == 2, "no PUBACK before the commit"
@@ -183,6 +188,7 @@ class TestReceiving:
             ("prop1", ""),
             ("prop2", ""),
             ("prop3", "a string"),
+            ("lines", "a b"),
         )
 
     @running
@@ -193,6 +199,98 @@ class TestReceiving:
         async with hub.serving(), bench.connected(client(module="m1"), hub.port):
             await until(lambda: len(inbox.got) == 1, "arrived")
         assert read(inbox.got[0].run.properties).users == (("a", "1"),)
+
+    @running
+    async def test_hub_may_encode_the_device_in_another_way(self) -> None:
+        hub, bench, inbox = IotHub("a@b"), Bench(), StubInbox("devices/a%40b/messages/devicebound/#")
+        bench.inboxes.append(inbox)
+        hub.encodes = False
+        hub.send(b"on", "a=1")
+        hub.send(b"off")
+        async with hub.serving(), bench.connected(client(device="a@b"), hub.port):
+            await until(lambda: len(inbox.got) == 2, "arrived")
+        assert [each.fault for each in inbox.got] == ["", ""]
+        assert read(inbox.got[0].run.properties).users == (("a", "1"),)
+
+
+def test_only_the_oldest_message_of_ends_in_a_row_is_rejected() -> None:
+    suspect = SuspectMessage()
+    for _ in range(SUSPECT_ENDS - 1):
+        suspect.ended("a")
+    suspect.ended(None)
+    assert not suspect.alone
+    suspect.ended("b")
+    for _ in range(SUSPECT_ENDS - 1):
+        assert not suspect.alone
+        suspect.ended("b")
+    assert suspect.alone
+    suspect.settled("a")
+    for _ in range(SUSPECT_ENDS):
+        assert not suspect.is_rejected("b")
+        suspect.ended("b")
+    assert suspect.is_rejected("b")
+    assert not suspect.is_rejected("a")
+    suspect.settled("b")
+    assert not suspect.alone
+
+
+class TestRefusedMessages:
+    @running
+    async def test_message_that_the_hub_ends_each_connection_for_is_rejected(self) -> None:
+        hub, bench, using = IotHub(), Bench(), client()
+        hub.poison = b"bad"
+        feed = bench.feed(b"1", b"bad", b"2", b"3", remote=EVENTS)
+        others = bench.feed(*(b"o%d" % n for n in range(5)), address="plant/8", remote=EVENTS)
+
+        async def connect_again() -> None:
+            while True:
+                await bench.connect(using, hub.port)
+
+        async with hub.serving():
+            connecting = asyncio.ensure_future(connect_again())
+            await until(lambda: len(feed.outcomes) == 4 and len(others.outcomes) == 5, "all have an outcome")
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+        assert (feed.rejected, sorted(feed.accepted)) == ([1], [0, 2, 3])
+        assert len(others.accepted) == 5
+        assert len(hub.refused) >= 2 * SUSPECT_ENDS
+        assert set(hub.refused) == {"a message that the hub does not take"}
+
+    @running
+    async def test_ordinary_breaks_reject_nothing(self) -> None:
+        """Each connection ends with another oldest message, or by itself."""
+        hub, bench, using = IotHub(), Bench(), client()
+        feed = bench.feed(*(b"%d" % n for n in range(20)), remote=EVENTS)
+        async with hub.serving():
+            for number in range(10):
+                hub.poison = b"%d" % number
+                await bench.connect(using, hub.port)
+            hub.poison = b""
+            async with bench.connected(using, hub.port):
+                await until(lambda: len(feed.outcomes) == 20, "all have an outcome")
+        assert feed.rejected == []
+
+    @running
+    async def test_properties_that_a_device_chose_are_restricted(self) -> None:
+        hub, bench = IotHub(), Bench()
+        users = (("", "nameless"), ("waypost-hops", "forged"), ("ok", "1"))
+        feeds = []
+        for number, correlation in enumerate((b"\0", b"x" * 129, b"a b", b"good-1")):
+            properties = write(PublishProperties(correlation_data=correlation, content_type="ä", users=users))
+            feeds.append(bench.feed(b"1", address=f"plant/{number}", remote=EVENTS, properties=properties))
+        long = bench.feed(
+            b"1",
+            address="plant/long",
+            remote=EVENTS,
+            properties=write(PublishProperties(users=(("a", "ä" * 12_000),))),
+        )
+        async with hub.serving(), bench.connected(client(), hub.port):
+            await until(lambda: all(feed.accepted == [0] for feed in feeds), "accepted")
+            await until(lambda: long.rejected == [0], "its encoding does not fit into a topic")
+        assert hub.refused == []
+        assert [each.properties.get("$.cid") for each in hub.messages] == [None, None, None, "good-1"]
+        assert all(each.properties["ok"] == "1" and "$.ct" not in each.properties for each in hub.messages)
+        assert {each.properties["waypost-hops"] for each in hub.messages} == {"gw"}
 
 
 class TestRenewal:
@@ -210,18 +308,23 @@ class TestRenewal:
         assert (hub.refused, bench.errors) == ([], [])
 
     @running
-    async def test_renewal_waits_for_outstanding_acknowledgements(self) -> None:
+    async def test_renewal_waits_for_commits_and_leaves_later_messages_to_the_next_connection(self) -> None:
         hub, bench, inbox = IotHub(), Bench(), StubInbox(INBOUND)
         bench.inboxes.append(inbox)
-        hub.send(b"down")
-        using = client(renew_after_s=0.0, token_lifetime_s=600.0)
-        async with hub.serving(), bench.connected(using, hub.port):
+        async with hub.serving(), bench.connected(client(renew_after_s=0.05), hub.port):
+            hub.send(b"0")
             await until(lambda: len(inbox.got) == 1, "it waits for its commit here")
-            assert hub.connects == 1
-            inbox.commit(0)
-            await until(lambda: hub.connects >= 2, "replaced")
-            assert hub.unsettled == 0
-        assert (len(inbox.got), bench.errors) == (1, [])
+            for number in range(1, 50):
+                hub.send(b"%d" % number)
+            committed = 0
+            while len(inbox.got) < 50 or committed < 50:
+                await until(lambda: len(inbox.got) > committed, "the next")  # noqa: B023
+                inbox.commit(committed)
+                committed += 1
+            before = hub.connects
+            await until(lambda: hub.connects > before and hub.unsettled == 0, "replaced")
+        assert [each.run.bodies for each in inbox.got] == [[b"%d" % number] for number in range(50)]
+        assert (bench.errors, hub.refused) == ([], [])
 
     @running
     async def test_messages_without_an_acknowledgement_are_sent_again(self) -> None:

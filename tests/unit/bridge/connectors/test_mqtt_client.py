@@ -217,13 +217,31 @@ class TestIn:
             await until(lambda: len(inbox.got) == 5, "the rest")
 
     @running
-    async def test_messages_for_a_removed_forwarder_are_acknowledged(self) -> None:
-        bench = Bench()
-        bench.inboxes.append(StubInbox())
+    async def test_message_that_no_forwarder_takes_is_in_the_ledger_before_its_acknowledgement(self) -> None:
+        bench, inbox = Bench(), StubInbox()
+        bench.inboxes.append(inbox)
         async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
             link = await peer.link()
             await link.opened(subscribed=True)
             link.writer.write(publish(9, b"other/1", b"hi"))
+            await until(lambda: len(inbox.got) == 1, "reported")
+            (message,) = inbox.got
+            assert (message.code, message.bytes, message.run.bodies) == ("no-address", 2, [])
+            assert "other/1" in message.fault
+            inbox.commit(0, outcome=ForwardOutcome.REJECTED)
+            assert (await link.take()).packet_id == 9
+
+    @running
+    async def test_shared_subscription_takes_its_messages(self) -> None:
+        bench, inbox = Bench(), StubInbox("$share/g/far/#")
+        bench.inboxes.append(inbox)
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            await link.opened(subscribed=True)
+            link.writer.write(publish(9, b"far/1", b"hi"))
+            await until(lambda: len(inbox.got) == 1, "arrived")
+            assert not inbox.got[0].fault
+            inbox.commit(0)
             assert (await link.take()).packet_id == 9
 
 
