@@ -55,6 +55,10 @@ ONLINE_ANSWER_S = 2.0
 """Time beyond the end of an online command in which its gateway's report counts before it is called unknown: a report
 takes a commit at the gateway, a batch and a landing."""
 
+DOUBTED_ANSWER_S = 60.0
+"""Time beyond the end of a command of a restored registry in which its gateway's report counts before its outcome is
+called unknown: a gateway counts the time to live from the arrival, by a clock of its own."""
+
 COMMAND_KEYS_KEPT_S = 86_400.0
 """Minimum life of a command's idempotency key; each takes 0.3 KiB, one for each command."""
 

@@ -89,6 +89,12 @@ class SimulatedCommands:
         self._database.end(fails)
         return changed
 
+    def next_gateways(self, changed: Iterable[CommandRecord]) -> set[tuple[str, str]]:
+        return set()  # no command waits for another one
+
+    def doubted(self, now_us: int, limit: int) -> list[CommandRecord]:
+        return []  # no registry is restored
+
     def over(self, now_us: int, limit: int) -> list[CommandRecord]:
         self._database.end(self._database.transaction())
         return []

@@ -20,7 +20,7 @@ from bridge.downlink import GatewayLink, Key
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.limits import UNDER_WAY_MAX
 from cloud.hub.limits import ONLINE_ANSWER_S
-from cloud.hub.registry.command_moves import sending_name
+from cloud.hub.registry.command_moves import sending_name, times_returned
 from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandState
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Dispatch:
             return CommandNews(*mine, code=reason, again_until=_answered_until(command))
         refused = state is CommandState.REJECTED and why.startswith(UNKNOWN_DEVICE)
         sent_at = command.changed_at if refused else None
-        return CommandNews(*mine, returned=refused, moves=command.moves or 0, sent_at=sent_at)
+        return CommandNews(*mine, returned=refused, moves=times_returned(command.moves), sent_at=sent_at)
 
     def _reject(self, command: CommandRecord, reason: OnlineReason) -> None:
         """Reject an online command that was not sent."""

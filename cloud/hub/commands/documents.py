@@ -88,7 +88,7 @@ class CommandRow(TypedDict):
     state: str
     reason: str | None
     reason_code: str | None
-    """Why an online command was not taken."""
+    """Why an online command was not taken. `outcome-unknown` also for one that was sent before a restore of the hub."""
     correlation_id: str | None
     sent_by: str | None
     created_at: str

@@ -50,6 +50,7 @@ from cloud.hub.registry.commands import (
     Commands,
     CommandState,
 )
+from cloud.hub.registry.known_numbers import DOUBTED
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.hub.tenants import Tenants
@@ -381,7 +382,7 @@ class HubCommands:
             for each, command in effective:
                 if each.response is not None or CommandState(command.state).final:
                     await self._tell(each, command)
-            changed = await self._in_thread(lambda registry: registry.keep([each for each, _ in effective]))
+            changed, gateways = await self._in_thread(partial(_keep, news=[each for each, _ in effective]))
         except (RegistryError, CommandsBusy, ApplicationsUnavailable) as error:
             log.warning("results of commands cannot be stored yet, retrying: %s", error)
             self.trouble = str(error)
@@ -391,6 +392,8 @@ class HubCommands:
             return False
         for command in changed:
             self._changed(command)
+        for key in gateways:
+            self.dispatch.send_pending(key)
         return True
 
     def _changed(self, command: CommandRecord) -> None:
@@ -398,8 +401,6 @@ class HubCommands:
         if state.final and command.responded_at is None:
             self._over[state] += 1
         self._wake(command.id)
-        if command.moves is not None:
-            self.dispatch.send_pending(command.key)  # the next one of its device
 
     def _wake(self, identifier: str) -> None:
         """Let the requests that wait for a command look at it."""
@@ -456,24 +457,35 @@ class HubCommands:
         before_us = now_us - int(KEPT_S * 1e6)
         await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX, now_us))
         self._counts = await self._in_thread(Commands.counts)
+        doubted = await self._in_thread(lambda registry: registry.doubted(now_us, AT_ONCE_MAX))
+        if doubted:
+            self.queue_news([_over(each, now_us) for each in doubted], lambda _kept: None)
+
+
+def _keep(registry: Commands, news: Sequence[CommandNews]) -> tuple[list[CommandRecord], set[Key]]:
+    """Store news; return the changed commands, and the gateways to which commands may leave now."""
+    changed = registry.keep(news)
+    return changed, registry.next_gateways(changed)
 
 
 def _over(command: CommandRecord, now_us: int) -> CommandNews:
-    """Return the news that completes a command which no gateway will get."""
+    """Return the news that completes a command which no gateway will get, or of which no outcome arrived."""
+    mine = (command.id, *command.key, command.device, now_us)
+    waits = command.state == CommandState.WAITING.value
     if command.state == CommandState.CANCELLING.value:
-        return CommandNews(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
+        return CommandNews(*mine, CommandState.CANCELLED, command.reason)
     if command.state == CommandState.REJECTING.value:
-        return CommandNews(command.id, *command.key, command.device, now_us, CommandState.REJECTED, command.reason)
-    if command.online and command.state != CommandState.WAITING.value:
+        return CommandNews(*mine, CommandState.REJECTED, command.reason)
+    if command.online and not waits:
         why, code = "no outcome arrived in time: the device may have taken it", OnlineReason.OUTCOME_UNKNOWN
-        return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, code=code)
+        return CommandNews(*mine, CommandState.EXPIRED, why, code=code)
     if command.online:
         why, code = "its gateway disconnected, or gave no credit in time", OnlineReason.NOT_SENT
-        mine = (command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why)
-        return CommandNews(*mine, waiting=True, code=code)
-    refused = command.reason.startswith(UNKNOWN_DEVICE)
-    why = command.reason if refused else "its gateway did not connect in time"
-    return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
+        return CommandNews(*mine, CommandState.EXPIRED, why, waiting=True, code=code)
+    if command.reason == DOUBTED:
+        return CommandNews(*mine, CommandState.EXPIRED, DOUBTED, waiting=waits, code=OnlineReason.OUTCOME_UNKNOWN)
+    why = command.reason if command.reason.startswith(UNKNOWN_DEVICE) else "its gateway did not connect in time"
+    return CommandNews(*mine, CommandState.EXPIRED, why, waiting=True)
 
 
 def is_completed(command: CommandRecord) -> bool:

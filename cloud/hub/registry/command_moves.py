@@ -1,9 +1,11 @@
 """Moves of commands: those for a device of the registry follow it from one gateway to another.
 
-A command has the number of its moves if its device was registered when it was sent, or when it moved. The number is
-part of the name under which the command is sent, as a gateway recognises repeats by their names: a command that comes
-back to a gateway is a new one there. Commands of such a device leave one by one, and none while an earlier one may
-still be delivered by another gateway. Runs in transactions of the registry; times are UTC microseconds.
+The number of moves of a command says how often it was given back. It is None if its device was not registered at its
+gateway when it was sent. It is negative, and one less than zero minus that, if the command stays at its gateway because
+other gateways have one of their own. How often it was given back is part of the name under which the command is sent,
+as a gateway recognises repeats by their names: a command that comes back to a gateway is a new one there. Commands of a
+registered device leave one by one, and none while an earlier one may still be delivered by a gateway that the device
+has left. Runs in transactions of the registry; times are UTC microseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from cloud.hub.labels import Labels, parse_selector
 from cloud.hub.registry.device_targets import GATEWAY, SELECTOR
 from cloud.hub.registry.device_updates import device_name
 from cloud.hub.registry.events import utc_us
+from cloud.hub.registry.known_numbers import DOUBTED
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
@@ -45,6 +48,7 @@ class MovedCommand(NamedTuple):
     sent_to: str | None
     """Gateway that the sender named, if it is another one."""
     moves: int
+    """See the module."""
 
 
 class _DeviceState(msgspec.Struct, frozen=True):
@@ -66,6 +70,11 @@ class RegisteredPlaces:
             return True
         return bool(self._selectors) and self._chosen(labels_of(self._tx, self._tenant, (gateway,)).get(gateway, {}))
 
+    @property
+    def may_be_several(self) -> bool:
+        """Return whether the device may appear at more than one gateway."""
+        return len(self._named) > 1 or self.only is None
+
     @cached_property
     def only(self) -> str | None:
         """Return the known gateway at which the device appears; None without such a gateway, or more than one."""
@@ -80,13 +89,15 @@ class RegisteredPlaces:
         return any(each.matches(labels) for each in self._selectors)
 
 
-def registered_places(tx: sa.Connection, tenant: str, name: str) -> RegisteredPlaces | None:
+def registered_places(
+    tx: sa.Connection, tenant: str, name: str, *, even_disabled: bool = False
+) -> RegisteredPlaces | None:
     """Return the places of a device by its name at gateways of a tenant; None if it is not registered, or disabled."""
     device, devices_of = _split_name(tenant, name)
     owned = (device_tenants.c.tenant == devices_of, device_tenants.c.owner == tenant)
     mine = (devices.c.tenant == devices_of, devices.c.device == device, sa.exists().where(*owned))
     document = tx.execute(sa.select(devices.c.document).where(*mine)).scalar()
-    if document is None or not _is_enabled(document):
+    if document is None or not (even_disabled or _is_enabled(document)):
         return None
     theirs = (device_targets.c.tenant == devices_of, device_targets.c.device == device, device_targets.c.present)
     return RegisteredPlaces(tx, tenant, tx.execute(sa.select(device_targets.c.target).where(*theirs)).scalars().all())
@@ -107,17 +118,20 @@ class DevicePlaces:
         return self._known[key]
 
 
-def place_new(tx: sa.Connection, tenant: str, name: str, gateway: str) -> MovedCommand | None:
-    """Return where a new command goes; None if its device is not one of the registry there.
+def place_new(tx: sa.Connection, tenant: str, name: str, gateway: str, *, follows: bool) -> MovedCommand | None:
+    """Return where a new command goes; None if its device is not one of the registry there. `follows`: it goes with its
+    device; otherwise it stays at its gateway.
 
     A gateway that the device has left may have a user of its own by that name, if the registry does not remember the
-    device there.
+    device there. A disabled device counts too: it may be enabled before its earlier commands are over.
     """
-    places = registered_places(tx, tenant, name)
+    places = registered_places(tx, tenant, name, even_disabled=True)
     if places is None:
         return None
     if places.has(gateway):
-        return MovedCommand(gateway, None, 0)
+        return MovedCommand(gateway, None, 0 if follows else _staying(0))
+    if not follows:
+        return None
     device, devices_of = _split_name(tenant, name)
     before = (device_targets.c.tenant == devices_of, device_targets.c.device == device)
     was_there = sa.select(device_targets.c.device).where(*before, device_targets.c.target == f"{GATEWAY}{gateway}")
@@ -129,14 +143,19 @@ def place_new(tx: sa.Connection, tenant: str, name: str, gateway: str) -> MovedC
 def place_returned(
     places: RegisteredPlaces | None, gateway: str, sent_to: str | None, moves: int | None
 ) -> MovedCommand | None:
-    """Return where a command goes that a gateway has given back; None if it does not follow its device, or the device
-    is at no gateway, or at several."""
-    if places is None or moves is None:
+    """Return where a command goes that a gateway has given back; None if the device is at no gateway, or at several, or
+    if the command does not follow it.
+
+    A command without moves may be one of several for the device, so it stays where it is like those.
+    """
+    if places is None:
         return None
-    to = gateway if places.has(gateway) else places.only
+    to, after = gateway if places.has(gateway) else places.only, times_returned(moves) + 1
+    if moves is None or moves < 0:
+        return MovedCommand(gateway, sent_to, _staying(after)) if to == gateway else None
     if to is None:
         return None
-    return MovedCommand(to, sent_to_after(gateway, sent_to, to), moves + 1)
+    return MovedCommand(to, sent_to_after(gateway, sent_to, to), after)
 
 
 def sent_to_after(gateway: str, sent_to: str | None, to: str) -> str | None:
@@ -150,32 +169,39 @@ def follow_device(tx: sa.Connection, owner: str, devices_of: str, device: str) -
     now; those that a former gateway may have are marked, and follow when that gateway gives them back."""
     name = device_name(owner, devices_of, device)
     mine = (commands.c.state.in_(_UNSETTLED), commands.c.tenant == owner, commands.c.device == name)
-    columns = [commands.c[each] for each in ("number", "state", "gateway", "sent_to")]
-    unsettled = tx.execute(sa.select(*columns).where(*mine, commands.c.moves.is_not(None))).all()
+    columns = [commands.c[each] for each in ("number", "state", "gateway", "sent_to", "reason", "moves")]
+    unsettled = tx.execute(sa.select(*columns).where(*mine, _in_order)).all()
     places = registered_places(tx, owner, name) if unsettled else None
     if places is None:
         return
-    away = [row for row in unsettled if not places.has(row.gateway)]
-    to, move = (places.only, next_move(tx)) if away else (None, 0)
-    for row in away:
-        values: dict[str, str | int | None] = {"reason": LEFT}
-        if row.state == _WAITING:
-            if to is None:
-                continue
-            named = sent_to_after(row.gateway, row.sent_to, to)
-            values = {"gateway": to, "sent_to": named, "reason": "", "moved": move}
-        tx.execute(commands.update().where(commands.c.number == row.number).values(values))
-    if away:
+    changed = [(row.number, values) for row in unsettled if (values := _after_move(places, row)) is not None]
+    move = next_move(tx) if any("gateway" in values for _, values in changed) else None
+    for number, values in changed:
+        moved = {"moved": move} if "gateway" in values else {}
+        tx.execute(commands.update().where(commands.c.number == number).values({**values, **moved}))
+    if changed:
         notify(tx, NoticeTopic.COMMANDS)
+
+
+def _after_move(places: RegisteredPlaces, row: Any) -> dict[str, str | None] | None:
+    """Return the new values of an unsettled command after a change of its device's registration; None without one."""
+    if places.has(row.gateway):
+        # the order among several gateways is not promised, and a gateway that was away gives nothing back
+        return {"reason": ""} if row.reason == LEFT and places.may_be_several else None
+    if row.state != _WAITING:
+        return {"reason": LEFT} if row.reason not in (LEFT, DOUBTED) else None
+    if row.moves < 0 or (to := places.only) is None:
+        return None
+    return {"gateway": to, "sent_to": sent_to_after(row.gateway, row.sent_to, to), "reason": ""}
 
 
 def held_numbers(tx: sa.Connection, key: tuple[str, str], now_us: int) -> dict[str, int] | None:
     """Return for each device with waiting commands at a gateway the number from which they have to wait; None if no
-    command that follows its device waits there.
+    command of a registered device waits there.
 
     A command waits for an earlier one of its device that a gateway it has left may deliver or give back within its time
     to live, that is on its way to this gateway, or that this gateway has refused a moment ago. The device may be back
-    at this gateway, which may be giving back what it had for it before.
+    at this gateway, which may be giving back what it had for it before. Commands that stay at other gateways hold none.
     """
     tenant, gateway = key
     names = list(tx.execute(sa.select(commands.c.device).where(*_waiting_at(key)).distinct()).scalars())
@@ -183,7 +209,7 @@ def held_numbers(tx: sa.Connection, key: tuple[str, str], now_us: int) -> dict[s
         return None
     held, places = dict[str, int](), DevicePlaces(tx)
     wanted = [commands.c[name] for name in ("tenant", "device", "gateway", "number", "state", "expires_at", *_DELAYED)]
-    among = (commands.c.state.in_(_UNSETTLED), commands.c.tenant == tenant, _follows, _may_hold(gateway, now_us))
+    among = (commands.c.state.in_(_UNSETTLED), commands.c.tenant == tenant, _in_order, _may_hold(gateway, now_us))
     most = PARAMETERS_MAX - 20
     for start in range(0, len(names), most):
         query = sa.select(*wanted).where(*among, commands.c.device.in_(names[start : start + most]))
@@ -208,7 +234,7 @@ def sendable_numbers(
     chosen = list(tx.execute(others.order_by(columns.number).limit(limit)).scalars())
     # by an expression: SQLite would read all of the tenant in the order of an index with the device
     by_device = columns.device.concat("")
-    first = sa.select(sa.func.min(columns.number)).where(*down, _follows).group_by(by_device)
+    first = sa.select(sa.func.min(columns.number)).where(*down, _in_order).group_by(by_device)
     firsts = sa.select(columns.number, columns.id, columns.device, columns.state).where(columns.number.in_(first))
     room = limit + len(held) + len(but)  # each of these leaves out one at most
     for row in tx.execute(firsts.order_by(columns.number).limit(room)):
@@ -220,7 +246,7 @@ def sendable_numbers(
 
 
 def has_waiting(tx: sa.Connection, key: tuple[str, str]) -> bool:
-    """Return whether a command that follows its device waits for a gateway."""
+    """Return whether a command of a registered device waits for a gateway."""
     return tx.execute(sa.select(commands.c.device).where(*_waiting_at(key)).limit(1)).first() is not None
 
 
@@ -244,33 +270,45 @@ def gateways_moved_to(tx: sa.Connection, after: int) -> Sequence[tuple[str, str]
 
 def sending_name(identifier: str, moves: int | None) -> str:
     """Return the name under which a command is sent."""
-    return f"{identifier}~{moves}" if moves else identifier
+    times = times_returned(moves)
+    return f"{identifier}~{times}" if times else identifier
 
 
 def split_sending(name: str) -> tuple[str, int]:
-    """Return the identifier of a command and the number of its moves from the name under which it was sent."""
-    identifier, mark, moves = name.partition("~")
-    if mark and moves.isascii() and moves.isdigit() and len(moves) < 10:
-        return identifier, int(moves)
+    """Return the identifier of a command, and how often it was given back, from the name under which it was sent."""
+    identifier, mark, times = name.partition("~")
+    if mark and times.isascii() and times.isdigit() and len(times) < 10:
+        return identifier, int(times)
     return name, 0
+
+
+def times_returned(moves: int | None) -> int:
+    """Return how often a command was given back."""
+    return max(moves, _staying(moves)) if moves is not None else 0
+
+
+def _staying(times: int) -> int:
+    """Return the moves of a command that stays at its gateway; also the inverse."""
+    return -1 - times
 
 
 _DELAYED: Final = ("changed_at", "reason", "moves")
 
 
-_follows: Final = commands.c.moves.is_not(None)
+_in_order: Final = commands.c.moves.is_not(None)
+"""Condition of commands of registered devices."""
 
 
 def _waiting_at(key: tuple[str, str]) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition of commands that wait for a gateway, and follow their devices."""
-    return commands.c.state == _WAITING, commands.c.tenant == key[0], commands.c.gateway == key[1], _follows
+    """Return the condition of commands of registered devices that wait for a gateway."""
+    return commands.c.state == _WAITING, commands.c.tenant == key[0], commands.c.gateway == key[1], _in_order
 
 
 def _may_hold(gateway: str, now_us: int) -> sa.ColumnElement[bool]:
     """Return the condition of commands for which `_holds` may be true."""
     columns = commands.c
     still = columns.expires_at > now_us
-    elsewhere = (columns.gateway != gateway) & (columns.state != _WAITING) & still
+    elsewhere = (columns.gateway != gateway) & (columns.state != _WAITING) & (columns.moves >= 0) & still
     here = (columns.state == _SENT) | ((columns.reason == LEFT) & still) | columns.reason.startswith(UNKNOWN_DEVICE)
     return elsewhere | ((columns.gateway == gateway) & here)
 
@@ -286,12 +324,13 @@ def _is_at(places: DevicePlaces, row: Any, gateway: str) -> bool:
 def _holds(row: Any, gateway: str, now_us: int) -> bool:
     """Return whether a command holds later ones of its device back at a gateway."""
     if row.gateway != gateway:
-        return bool(row.state != _WAITING and row.expires_at > now_us)
+        return bool(row.state != _WAITING and row.moves >= 0 and row.expires_at > now_us)
     if row.state == _SENT or (row.reason == LEFT and row.expires_at > now_us):
         return True
     if row.state != _WAITING or not row.reason.startswith(UNKNOWN_DEVICE):
         return False
-    return now_us < int(row.changed_at) + int(min(RETRY_S * 2.0 ** min(row.moves, 10), RETRY_S_MAX) * 1e6)
+    wait_s = min(RETRY_S * 2.0 ** min(times_returned(row.moves), 10), RETRY_S_MAX)
+    return now_us < int(row.changed_at) + int(wait_s * 1e6)
 
 
 def _split_name(tenant: str, name: str) -> tuple[str, str]:

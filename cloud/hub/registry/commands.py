@@ -13,7 +13,8 @@ UTC microseconds since 1970. A command is one row; its state only advances:
 A ``sent`` command does not expire here, because its gateway may have it: it is sent again, and the gateway reports the
 outcome. One that its gateway gives back, as its device has left, is ``waiting`` again (`command_moves`). An online
 command is sent at most once, and never goes to another gateway. If no outcome arrives in its time, it is ``expired``
-with the reason code ``outcome-unknown``, which a later receipt replaces.
+with the reason code ``outcome-unknown``, which a later receipt replaces. So is a command of a restored registry, as its
+outcome may have been reported to the original only.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ import sqlalchemy as sa
 from bridge.command import OnlineReason
 from bridge.hidden import hides
 from cloud.hub.labels import LabelSelector
-from cloud.hub.limits import ONLINE_ANSWER_S
+from cloud.hub.limits import DOUBTED_ANSWER_S, ONLINE_ANSWER_S
 from cloud.hub.registry import command_keys, command_moves
 from cloud.hub.registry.command_keys import OtherContent, content_digest
 from cloud.hub.registry.command_moves import DevicePlaces
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
+from cloud.hub.registry.known_numbers import DOUBTED
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.names import is_connected, is_known, known_gateways
 from cloud.hub.registry.notices import NoticeTopic, notify
@@ -103,11 +105,12 @@ class CommandRecord(NamedTuple):
     online: bool | None = None
     """True if the device has to take it now; otherwise it waits for its device."""
     reason_code: str | None = None
-    """Value of a `bridge.command.OnlineReason`; None: another reason, or none."""
+    """Value of a `bridge.command.OnlineReason`; None: another reason, or none. A stored command has `outcome-unknown`
+    only."""
     sent_to: str | None = None
     """Gateway that the sender named, if the command has moved to another one with its device."""
     moves: int | None = None
-    """Times that the command was given back; None: its device is not one of the registry."""
+    """Times that the command was given back, see `command_moves`; None: its device is not one of the registry."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -141,13 +144,13 @@ class CommandNews(NamedTuple):
     waiting: bool = False
     """Apply only if the command is still waiting here."""
     code: OnlineReason | None = None
-    """Reason code of an online command."""
+    """Reason code of an online command, or of one with an unknown outcome."""
     again_until: int = 0
     """Time until which the hub tries again to store it (UTC microseconds)."""
     returned: bool = False
     """The gateway does not have the command any more, or has never had it, as it does not know the device."""
     moves: int | None = None
-    """Moves of the command when it was sent; None: not known."""
+    """Times that the command had been given back when it was sent; None: not known."""
     sent_at: int | None = None
     """Time of the sending that a gateway has refused; None: news about none."""
 
@@ -241,7 +244,7 @@ class Commands:
         def work(tx: sa.Connection) -> CommandRecord:
             if key is not None and (there := _sent_before(tx, command, key)) is not None:
                 return there
-            placed = _placed(tx, command) if follows and not command.online else command
+            placed = command if command.online else _placed(tx, command, follows=follows)
             if not known or placed.gateway != command.gateway:
                 _require_gateway(tx, placed)
             if command.online and not connected:
@@ -392,6 +395,13 @@ class Commands:
 
         return self._database.transaction(work)
 
+    def next_gateways(self, changed: Iterable[CommandRecord]) -> set[tuple[str, str]]:
+        """Return the gateways to which commands may leave after changes: those that wait again, and those that had to
+        wait at the last `take` for one that has changed. A response frees none."""
+        following = [each for each in changed if each.moves is not None and each.responded_at != each.changed_at]
+        waiting = CommandState.WAITING.value
+        return {each.key for each in following if each.state == waiting or each.key in self._held}
+
     def find_pending(self, identifiers: Collection[str]) -> set[str]:
         """Return those of these commands that are not completed, including a wanted response."""
         awaited = (commands.c.state == CommandState.DELIVERED.value) & commands.c.wants_response
@@ -411,6 +421,12 @@ class Commands:
         unanswered = (commands.c.state.in_(AT_GATEWAY), commands.c.expires_at <= before_us)
         query = sa.select(*_COMMAND).where(commands.c.online.is_(True), *unanswered)
         return found + self._rows(query.limit(limit - len(found)))
+
+    def doubted(self, now_us: int, limit: int) -> list[CommandRecord]:
+        """Return commands of a restored registry that its gateways had, and have not reported in their time."""
+        late = commands.c.expires_at <= now_us - int(DOUBTED_ANSWER_S * 1e6)
+        doubted = (commands.c.state.in_(AT_GATEWAY), commands.c.reason == DOUBTED, late)
+        return self._rows(sa.select(*_COMMAND).where(*doubted).limit(limit))
 
     def get(self, identifier: str) -> CommandRecord | None:
         """Return a command; None if unknown."""
@@ -522,9 +538,9 @@ def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, t
         raise CommandRefused(CommandRefusal.FULL, f"{words}; wait, or send with a shorter time to live")
 
 
-def _placed(tx: sa.Connection, command: CommandRecord) -> CommandRecord:
+def _placed(tx: sa.Connection, command: CommandRecord, *, follows: bool) -> CommandRecord:
     """Return a new command with its place, if its device is one of the registry."""
-    found = command_moves.place_new(tx, command.tenant, command.device, command.gateway)
+    found = command_moves.place_new(tx, command.tenant, command.device, command.gateway, follows=follows)
     return command if found is None else command._replace(**found._asdict())
 
 
@@ -577,7 +593,7 @@ def _is_outdated(found: CommandRecord, news: CommandNews) -> bool:
     """Return whether news is about a former sending of a command that was given back since."""
     if news.sent_at is not None and (found.state != CommandState.SENT.value or found.changed_at != news.sent_at):
         return True  # it was sent again since, and that sending has an answer of its own
-    return news.moves is not None and news.moves != (found.moves or 0)
+    return news.moves is not None and news.moves != command_moves.times_returned(found.moves)
 
 
 def _command_event(news: CommandNews, after: CommandRecord) -> FleetEvent:
@@ -615,6 +631,7 @@ def _receipt(found: CommandRecord, news: CommandNews) -> dict[str, Any]:
         unknown or before.value in (CommandState.QUEUED.value, *ENDING) or _is_outdated(found, news)
     ):
         return {}
-    still_left = state is CommandState.QUEUED and found.reason == command_moves.LEFT
-    values = {"state": state.value, "reason": found.reason if still_left else news.reason, "changed_at": news.at}
-    return {**values, "reason_code": None if news.code is None else news.code.value} if found.online else values
+    kept = state is CommandState.QUEUED and found.reason in (command_moves.LEFT, DOUBTED)
+    code = None if news.code is None else news.code.value
+    reason = found.reason if kept else news.reason
+    return {"state": state.value, "reason": reason, "reason_code": code, "changed_at": news.at}

@@ -12,13 +12,21 @@ import pytest
 import sqlalchemy as sa
 
 from bridge.command import UNKNOWN_DEVICE, OnlineReason
-from cloud.hub.commands.service import Draft
+from cloud.hub.commands.service import Draft, _over
+from cloud.hub.limits import DOUBTED_ANSWER_S
 from cloud.hub.registry import command_moves
-from cloud.hub.registry.command_moves import LEFT, RETRY_S, RETRY_S_MAX, sending_name, split_sending
+from cloud.hub.registry.command_moves import (
+    LEFT,
+    RETRY_S,
+    RETRY_S_MAX,
+    sending_name,
+    split_sending,
+    times_returned,
+)
 from cloud.hub.registry.commands import CommandNews, CommandRecord, Commands, CommandState
 from cloud.hub.registry.devices import NewDeviceRow, RegisteredDevices, TenantLimits
 from cloud.hub.registry.events import utc_us
-from cloud.hub.registry.known_numbers import leave_known_numbers
+from cloud.hub.registry.known_numbers import DOUBTED, leave_known_numbers
 from cloud.hub.registry.opening import open_registry
 from tests.contract.registry.conftest import Place
 
@@ -47,9 +55,17 @@ class MovingSite:
     def move(self, *gateways: str, device: str = "cart", enabled: bool = True, selector: str = "") -> None:
         self.devices.replace(self.row(device, gateways, enabled=enabled, selector=selector), lambda _there: None)
 
-    def send(self, name: str, gateway: str = "hall", device: str = "cart") -> CommandRecord:
-        draft = Draft("acme", gateway, device, name, b"", None, TTL_S)
-        return self.commands.add(draft.record(self.now_us), gateway_max=100, tenant_max=100)
+    def send(
+        self, name: str, gateway: str = "hall", device: str = "cart", *, follows: bool = True, most: int = 100
+    ) -> CommandRecord:
+        """`follows`: False for one of the commands of a selector. `most`: limit of open commands."""
+        record = Draft("acme", gateway, device, name, b"", None, TTL_S).record(self.now_us)
+        return self.commands.add(record, gateway_max=most, tenant_max=100, follows=follows)
+
+    def restore(self, *, is_move: bool = False) -> None:
+        """Take the registry for an older copy of another one."""
+        with contextlib.closing(open_registry(self.place.url).database) as database:
+            database.transaction(lambda tx: leave_known_numbers(tx, is_move=is_move))
 
     def take(self, gateway: str) -> list[str]:
         """Return the names of the commands that leave for a gateway."""
@@ -58,7 +74,7 @@ class MovingSite:
     def tell(self, command: CommandRecord, state: CommandState, why: str = "", *, returned: bool = False) -> None:
         """Let the gateway that has a command tell about its last sending."""
         there = self.get(command)
-        moves = there.moves or 0
+        moves = times_returned(there.moves)
         news = CommandNews(there.id, *there.key, there.device, self.now_us, state, why, returned=returned, moves=moves)
         self.commands.keep([each for each, _ in self.commands.effective_news([news])])
 
@@ -287,12 +303,82 @@ def test_a_device_at_several_gateways_gets_what_is_sent_to_each(site: MovingSite
 def test_a_command_to_many_gateways_stays_at_each(site: MovingSite) -> None:
     site.add("hall")
     site.move("roof")
-    draft = Draft("acme", "hall", "cart", "a", b"", None, TTL_S, follows=False)
-    sent = site.commands.add(draft.record(site.now_us), gateway_max=9, tenant_max=9, follows=draft.follows)
+    sent = site.send("a", follows=False)
     assert site.place_of(sent) == ("waiting", "hall", None)
     site.take("hall")
     site.give_back(sent)
     assert site.get(sent).state == "rejected", "roof has one of its own"
+
+
+@pytest.mark.parametrize("moves", [None, -1])
+def test_a_command_that_stays_is_there_again_with_its_device(site: MovingSite, moves: int | None) -> None:
+    """A command of an older version has no moves."""
+    site.add("hall")
+    sent = site.send("a", follows=False)
+    assert site.get(sent).moves == -1
+    site.place.execute("UPDATE commands SET moves = :moves", moves=moves)
+    site.take("hall")
+    for gateway in ("roof", "hall"):
+        site.move(gateway)
+    site.give_back(sent)
+    assert site.place_of(sent) == ("waiting", "hall", None)
+    [again] = site.commands.take(("acme", "hall"), (), 9, site.now_us)
+    assert sending_name(again.id, again.moves) == f"{sent.id}~1", "hall knows the former name"
+    site.give_back(sent, f"{UNKNOWN_DEVICE}cart")
+    assert site.take("hall") == [], "its device comes over another link"
+    site.now_us += 8 * SECOND
+    assert site.take("hall") == ["a"]
+    site.tell(sent, CommandState.DELIVERED)
+    assert site.get(sent).state == "delivered"
+
+
+def test_a_command_that_stays_does_not_move_later(site: MovingSite) -> None:
+    """The other gateway has one of its own."""
+    site.add("hall")
+    sent = site.send("a", follows=False)
+    site.take("hall")
+    site.give_back(sent)
+    site.move("roof")
+    later = site.send("b", "roof")
+    assert (site.place_of(sent), site.take("roof")) == (("waiting", "hall", None), ["b"]), "it holds none elsewhere"
+    site.tell(later, CommandState.QUEUED)
+    assert site.take("hall") == ["a"]
+    site.give_back(sent, f"{UNKNOWN_DEVICE}cart")
+    assert site.place_of(sent) == ("rejected", "hall", None)
+
+
+def test_commands_by_name_and_by_labels_keep_their_order(site: MovingSite) -> None:
+    site.add("hall")
+    sent = [site.send(name, follows=name != "b") for name in ("a", "b", "c")]
+    for each in sent:
+        assert site.take("hall") == [each.name]
+        assert site.commands.take(("acme", "hall"), (each.id,), 9, site.now_us) == []
+        site.tell(each, CommandState.QUEUED)
+
+
+def test_a_command_that_is_sent_while_its_device_is_disabled_keeps_its_order(site: MovingSite) -> None:
+    site.add("hall")
+    site.send("a")
+    site.take("hall")
+    site.move("roof", enabled=False)
+    later = site.send("b", "roof")
+    site.move("roof")
+    assert (site.get(later).moves, site.take("roof")) == (0, []), "hall may have the first one"
+
+
+def test_commands_of_a_device_that_is_back_among_several_gateways_do_not_wait(site: MovingSite) -> None:
+    """A correction of its registration, while one of the gateways is away: that gives nothing back."""
+    site.add("hall", "roof")
+    first = site.send("a")
+    site.take("hall")
+    site.tell(first, CommandState.QUEUED)
+    site.move("roof")
+    assert (site.get(first).reason, site.send("b", "roof").name, site.take("roof")) == (LEFT, "b", [])
+    site.move("hall", "roof")
+    site.send("c", "hall")
+    assert (site.get(first).reason, site.take("roof"), site.take("hall")) == ("", ["b"], ["c"])
+    site.give_back(first)
+    assert site.place_of(first) == ("waiting", "hall", None), "hall has seen the change"
 
 
 @pytest.mark.parametrize("queued_first", [True, False])
@@ -315,8 +401,7 @@ def test_a_command_that_waits_in_an_older_copy_goes_to_its_gateway_first(site: M
     site.now_us = utc_us()
     site.add("hall")
     sent = site.send("a")
-    with contextlib.closing(open_registry(site.place.url).database) as database:
-        database.transaction(leave_known_numbers)
+    site.restore()
     site.move("roof")
     assert site.place_of(sent) == ("sent", "hall", None)
     assert (site.take("roof"), site.take("hall")) == ([], ["a"])
@@ -328,9 +413,115 @@ def test_a_command_that_waits_in_a_moved_registry_or_is_over_still_expires(site:
     site.now_us = utc_us() if is_move else SECOND
     site.add("hall")
     sent = site.send("a")
-    with contextlib.closing(open_registry(site.place.url).database) as database:
-        database.transaction(lambda tx: leave_known_numbers(tx, is_move=is_move))
+    site.restore(is_move=is_move)
     assert site.place_of(sent) == ("waiting", "hall", None)
+
+
+def end_of_doubt(site: MovingSite, sent: CommandRecord) -> None:
+    """Let the time of a command of a restored registry end, as the hub does."""
+    site.now_us = sent.expires_at + int(DOUBTED_ANSWER_S * SECOND)
+    assert site.commands.doubted(site.now_us - 1, 9) == []
+    found = site.commands.doubted(site.now_us, 9)
+    site.commands.keep([_over(each, site.now_us) for each in found])
+    assert [each.id for each in found] == [sent.id]
+
+
+@pytest.mark.parametrize(("copied", "again"), [("waiting", ""), ("waiting", "queued"), ("sent", ""), ("queued", "")])
+def test_an_outcome_that_only_the_original_has_is_unknown(site: MovingSite, copied: str, again: str) -> None:
+    """The gateway delivered and reported the command after the copy: it accepts a repeat without a report."""
+    site.now_us = utc_us()
+    site.add("hall")
+    sent = site.send("a", most=1)
+    if copied != "waiting":
+        site.take("hall")
+    if copied == "queued":
+        site.tell(sent, CommandState.QUEUED)
+    site.restore()
+    if again:
+        site.take("hall")
+    if again == "queued":
+        site.tell(sent, CommandState.QUEUED)
+    end_of_doubt(site, sent)
+    assert (site.get(sent).state, site.get(sent).reason_code) == ("expired", "outcome-unknown")
+    assert site.send("b", most=1).state == "waiting", "there is room again"
+    site.tell(sent, CommandState.QUEUED)
+    assert site.get(sent).state == "expired"
+    site.tell(sent, CommandState.DELIVERED)
+    assert (site.get(sent).state, site.get(sent).reason_code) == ("delivered", None), "the report counts"
+
+
+@pytest.mark.parametrize("gateways", [("roof",), ("roof", "hall")])
+def test_a_command_of_a_restored_registry_ends_wherever_its_device_goes(
+    site: MovingSite, gateways: tuple[str, ...]
+) -> None:
+    site.now_us = utc_us()
+    site.add("hall")
+    sent = site.send("a")
+    site.restore()
+    for gateway in gateways:
+        site.move(gateway)
+    assert site.get(sent).reason == DOUBTED
+    end_of_doubt(site, sent)
+
+
+def test_a_command_of_a_restored_registry_is_delivered_as_others(site: MovingSite) -> None:
+    site.now_us = utc_us()
+    site.add("hall")
+    sent = site.send("a")
+    site.restore()
+    assert site.take("hall") == ["a"]
+    for state in (CommandState.QUEUED, CommandState.DELIVERED):
+        site.tell(sent, state)
+    assert (site.get(sent).state, site.get(sent).reason) == ("delivered", "")
+    site.now_us = sent.expires_at + int(DOUBTED_ANSWER_S * SECOND)
+    assert site.commands.doubted(site.now_us, 9) == []
+
+
+def test_a_command_that_waits_in_a_restored_registry_may_have_been_delivered(site: MovingSite) -> None:
+    """A command that goes nowhere else still waits, and can be cancelled."""
+    site.now_us = utc_us()
+    sent = site.send("a", device="local")
+    site.restore()
+    assert site.place_of(sent) == ("waiting", "hall", None)
+    [over] = site.commands.over(sent.expires_at, 9)
+    news = _over(over, sent.expires_at)
+    assert (news.state, news.code, news.waiting) == (CommandState.EXPIRED, OnlineReason.OUTCOME_UNKNOWN, True)
+    cancelled = site.commands.cancel(sent.id, "ann", site.now_us)
+    assert cancelled is not None
+    assert cancelled.state == "cancelling"
+
+
+def test_an_online_command_of_a_restored_registry_ends_by_its_own_rule(site: MovingSite) -> None:
+    site.now_us = utc_us()
+    site.add("hall")
+    draft = Draft("acme", "hall", "cart", "now", b"", None, 1.0, online=True)
+    sent = site.commands.add(draft.record(site.now_us), gateway_max=9, tenant_max=9, connected=True)
+    site.restore()
+    assert (site.place_of(sent), site.get(sent).reason) == (("waiting", "hall", None), "")
+
+
+def test_only_changes_that_may_free_a_command_lead_to_a_look(site: MovingSite) -> None:
+    """A look reads all that waits at a gateway: one for each outcome would hold up other commands."""
+    site.add("hall")
+    first, hall = site.send("a"), {("acme", "hall")}
+
+    def after(state: CommandState | None, *, response: bytes | None = None, returned: bool = False) -> set[Any]:
+        site.now_us += 1
+        news = CommandNews(first.id, *site.get(first).key, "cart", site.now_us, state, response=response)
+        return site.commands.next_gateways(site.commands.keep([news._replace(returned=returned)]))
+
+    site.take("hall")
+    assert after(CommandState.QUEUED) == set(), "nothing waits"
+    site.send("b")
+    site.send("c")
+    site.take("hall")
+    assert (site.take("hall"), after(None, response=b"done")) == (["b"], set())
+    assert after(CommandState.REJECTED, returned=True) == hall
+    site.take("hall")
+    assert after(CommandState.DELIVERED) == hall
+    local = site.send("d", device="local")
+    news = CommandNews(local.id, *local.key, "local", site.now_us, CommandState.QUEUED)
+    assert site.commands.next_gateways(site.commands.keep([news])) == set(), "it holds none"
 
 
 def test_many_returned_commands_read_the_places_of_their_device_once(
@@ -509,6 +700,7 @@ def test_reasons_that_rows_and_gateways_in_use_have() -> None:
     """The hub compares these texts: a change of one needs a column, or a code on the wire."""
     assert UNKNOWN_DEVICE == "unknown device here: "
     assert LEFT == "its device has moved, and this gateway has not given the command back yet"
+    assert DOUBTED == "the registry was restored from an older copy, and the gateway may have had the command before"
 
 
 @pytest.mark.parametrize(

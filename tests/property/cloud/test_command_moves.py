@@ -1,4 +1,7 @@
-"""Commands of a device that moves among gateways, in random orders of events: each is delivered once and in order."""
+"""Commands of a device that moves among gateways, in random orders of events: each is delivered once and in order.
+
+Those that were sent by labels stay at their gateways: each is delivered once, or rejected.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +92,8 @@ class _World:
         self.places = {"hall"}
         """Gateways at which it was registered."""
         self.sent: list[CommandRecord] = []
+        self.staying: set[str] = set()
+        """Identifiers of the commands that were sent by labels."""
         self.done: list[str] = []
         """Identifiers of the commands that the device got."""
         self.gateways = {name: _Gateway() for name in GATEWAYS}
@@ -109,6 +114,12 @@ class _World:
         named = self.random.choice(sorted(self.places))
         draft = Draft("acme", named, DEVICE, "go", b"", None, 10_000.0)
         self.sent.append(self.commands.add(draft.record(self.now_us), gateway_max=1_000, tenant_max=1_000))
+
+    def send_by_labels(self) -> None:
+        draft = Draft("acme", self.there, DEVICE, "go", b"", None, 10_000.0)
+        bounds = {"gateway_max": 1_000, "tenant_max": 1_000}
+        self.sent.append(self.commands.add(draft.record(self.now_us), **bounds, follows=False))
+        self.staying.add(self.sent[-1].id)
 
     def move(self) -> None:
         self.there = self.random.choice(GATEWAYS)
@@ -187,6 +198,7 @@ class _World:
             self.give_back,
             self.wait,
             self.answer_late,
+            self.send_by_labels,
         ]
         events += [self.dispatch, self.receive, self.answer, self.report] * 2
         for _ in range(STEPS):
@@ -234,5 +246,9 @@ def test_each_command_is_delivered_once_and_in_order(tmp_path: Path, seed: int) 
         world.settle()
         states = {each.id: commands.get(each.id) for each in world.sent}
         assert world.sent
-        assert {found.state for found in states.values() if found is not None} <= {"delivered"}
-        assert world.done == [each.id for each in world.sent]
+        following = [each.id for each in world.sent if each.id not in world.staying]
+        assert {found.state for found in states.values() if found is not None} <= {"delivered", "rejected"}
+        assert [each for each in world.done if each not in world.staying] == following
+        delivered = {each for each, found in states.items() if found is not None and found.state == "delivered"}
+        assert len(world.done) == len(delivered), "each once"
+        assert set(world.done) == delivered

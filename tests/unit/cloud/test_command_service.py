@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,8 +13,12 @@ import pytest
 from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command
 from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, REQUESTS_MAX, WAITING_MAX
 from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft, HubCommands
+from cloud.hub.limits import DOUBTED_ANSWER_S
 from cloud.hub.registry.commands import CancelTooLate, CommandNews, CommandRecord, Commands, CommandState
+from cloud.hub.registry.events import utc_us
+from cloud.hub.registry.known_numbers import leave_known_numbers
 from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.opening import open_registry
 from tests.support.loop_wait import until
 from tests.unit.cloud.command_line import StubLine
 
@@ -22,12 +27,12 @@ DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0)
 
 
 class Hub:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.url = sqlite_url(folder / "registry.db")
         self.told: list[tuple[str, str]] = []
         self.deaf = False
         self.deaf_tenant = ""
-        self.commands = HubCommands(self.url, self.publish_outcome, knows=lambda _key: True)
+        self.commands = HubCommands(self.url, self.publish_outcome, knows=lambda _key: True, now=now)
 
     async def publish_outcome(self, news: CommandNews, command: CommandRecord) -> None:
         if self.deaf or command.tenant == self.deaf_tenant:
@@ -125,6 +130,29 @@ def test_command_without_a_gateway_expires_at_the_hub(tmp_path: Path) -> None:
         await until(lambda: hub.told == [(sent.id, "expired")])
 
     run(tmp_path, work)
+
+
+def test_command_of_a_restored_registry_ends_without_its_gateway(tmp_path: Path) -> None:
+    """Its gateway has reported the outcome to the original."""
+
+    async def main() -> None:
+        later = DRAFT.ttl_s + DOUBTED_ANSWER_S
+        hub = Hub(tmp_path, now=lambda: time.time() + later)
+        with contextlib.closing(open_registry(hub.url).database) as database:
+            with contextlib.closing(Commands(hub.url)) as commands:
+                sent = commands.add(DRAFT.record(utc_us()), gateway_max=9, tenant_max=9, known=True)
+                commands.keep([CommandNews(sent.id, *sent.key, sent.device, 5, CommandState.QUEUED)])
+            database.transaction(leave_known_numbers)
+        await hub.commands.open()
+        try:
+            await until(lambda: hub.told == [(sent.id, "expired")])
+            over = await hub.commands.wait(sent.id, WAIT_S)
+        finally:
+            await hub.commands.close()
+        assert over is not None
+        assert over.reason_code == "outcome-unknown"
+
+    asyncio.run(main())
 
 
 def test_cancelled_command_is_not_sent_and_its_request_is_answered(tmp_path: Path) -> None:
