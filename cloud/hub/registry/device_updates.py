@@ -3,8 +3,9 @@
 Reports of one stream (an address of a store of a gateway) have sequences, and the higher one is newer. Others are
 compared by the time at which their gateway received them; of those, a report on the way does not replace a final one. A
 row remembers the sequences of the last streams, so a report that is repeated changes nothing, whatever the clocks say.
-It keeps the last failure that was the newest report, and the last report on the way, so that no other report hides them
-from a campaign. Times are UTC microseconds since 1970.
+It keeps the last failure and the last report on the way, so that no other report hides them from a campaign. The clock
+of a gateway may be behind, so a failure that seems older than the newest report of another gateway is kept too. Times
+are UTC microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 import sqlalchemy as sa
 
 from bridge.artefacts.report import UpdateState
-from cloud.hub.limits import SUCCESS_EARLY_S_MAX, TENANT_DEVICE_UPDATES_MAX
+from cloud.hub.limits import FAILURE_EARLY_S_MAX, SUCCESS_EARLY_S_MAX, TENANT_DEVICE_UPDATES_MAX
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import PARAMETERS_MAX, artefacts, device_updates, devices
 
@@ -48,7 +49,7 @@ class DeviceUpdate(NamedTuple):
     seen: str | None = None
     """Highest sequences of the last streams, as JSON; None in reports that were just read."""
     failure: str | None = None
-    """Name of the last failure, which may be older than the report; None without one."""
+    """Name of the last failure, which may seem older than the report; None without one."""
     failure_reason: str | None = None
     failure_at: int | None = None
     """Time at which the gateway received the failure."""
@@ -80,6 +81,8 @@ class DeviceUpdate(NamedTuple):
             return self
         if self._is_older_than(report):
             newest = report._replace(**{name: getattr(self, name) for name in _PAST}).as_newest()
+        elif report.state == UpdateState.ROLLED_BACK.value:
+            newest = self._with_failure(report)
         elif UpdateState(report.state).final:
             newest = self
         else:
@@ -88,6 +91,17 @@ class DeviceUpdate(NamedTuple):
         known.pop(report.stream, None)
         kept = dict([*known.items(), (report.stream, report.sequence)][-STREAMS_REMEMBERED:])
         return newest._replace(seen=msgspec.json.encode(kept).decode())
+
+    def _with_failure(self, report: DeviceUpdate) -> DeviceUpdate:
+        """Return the row with a failure that is not the newest report, unless it is older than the last failure by more
+        than clocks differ."""
+        if self.failure_at is not None and report.reported_at < self.failure_at - FAILURE_EARLY_S_MAX * 1_000_000:
+            return self
+        return self._replace(
+            failure=report_name(report.stream, report.sequence),
+            failure_reason=report.reason,
+            failure_at=report.reported_at,
+        )
 
     def _is_older_than(self, other: DeviceUpdate) -> bool:
         if self.stream == other.stream:

@@ -133,7 +133,7 @@ class DdiApi:
         artefact = held.reported if held is not None else await self._reporting.former_of_number(device.name, number)
         if artefact is None:
             raise _unknown_action(request, device)
-        if held is not None and await self._is_of_former_attempt(request, device, held):
+        if await self._is_of_former_attempt(request, device, held):
             return Response(status_code=200)
         await self._reporting.report(self._gate, device.name, artefact, report)
         return Response(status_code=200)
@@ -177,15 +177,22 @@ class DdiApi:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    async def _is_of_former_attempt(self, request: Request, device: AdmittedDevice, held: HeldArtefact) -> bool:
-        """Return whether a client repeats its feedback of an earlier campaign; False if that is not known."""
+    async def _is_of_former_attempt(self, request: Request, device: AdmittedDevice, held: HeldArtefact | None) -> bool:
+        """Return whether a client repeats its feedback of an earlier campaign; False if that is not known. `held`: the
+        artefact; None if the device may not have it now, as while a campaign is paused."""
         try:
             known = await self._reporting.known(device.name)
         except RequestRefused:  # a report is published rather than refused
             return False
-        if known.about(held.manifest) is None:
+        number = _number_of(request)
+        report = known.of_number(number) if held is None else known.about(held.manifest)
+        if report is None:
             return False
-        return _requested_action(request) != _action(held.number, self._serving.attempt(held, device.name, known))
+        if held is None:
+            attempt = self._serving.withheld_attempt(device.name, report)
+        else:
+            attempt = self._serving.attempt(held, device.name, known)
+        return attempt is not None and _requested_action(request) != _action(number, attempt)
 
     def _held(self, number: int, device: AdmittedDevice) -> HeldArtefact | None:
         """Return the artefact of an action, if the device may have it."""

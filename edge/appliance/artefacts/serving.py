@@ -144,6 +144,12 @@ class ArtefactServing:
         """Return the attempt of a device with an artefact."""
         return attempt_after(known.about(artefact.manifest), self._keeper.offer(artefact.wanted.key, device))
 
+    def withheld_attempt(self, device: str, report: KnownReport) -> int | None:
+        """Return the attempt of a device with an artefact that a campaign offers it and withholds now, as while the
+        campaign is paused; None without an offer. `report`: its last one about it."""
+        offer = self._keeper.offer((report.name, report.version), device)
+        return None if offer is None else attempt_after(report, offer)
+
     def withdrawn(self, device: str, known: ReportedDevice) -> KnownReport | None:
         """Return the update that a device is to give up, by its last report: it is no longer configured for the device,
         or replaced by another image, and the device is not done with it and has not refused to. None without one.

@@ -474,6 +474,18 @@ def test_failure_is_seen_although_a_later_report_came_with_it(site: Site, after:
     assert record.state is not RolloutState.HALTED, "it is known, and of before"
 
 
+def test_failure_at_a_gateway_whose_clock_is_behind_halts(site: Site) -> None:
+    """Another gateway reported a success before, by its own clock after it."""
+    campaign = site.start("a")
+    site.run(campaign)
+    site.report("a", "healthy")
+    site.run(campaign)
+    assert site.phases(campaign) == {"a": "done"}
+    site.report("a", "rolled-back", gateway="roof", reason="no disk", ago=2 * 3_600)
+    record = site.run(campaign)
+    assert (record.state, record.why) == (RolloutState.HALTED, "device a: no disk")
+
+
 def test_older_copy_pauses_campaigns_that_may_have_been_stopped(site: Site) -> None:
     """Nothing is offered again to devices that have not fetched it; those of devices that have it stay."""
     ended, asleep, running = site.start("a", version="1.1.0"), "", ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloud.hub.limits import FAILURE_EARLY_S_MAX
 from cloud.hub.registry import device_updates as module
 from cloud.hub.registry.artefacts import ArtefactRow, RegisteredArtefacts
 from cloud.hub.registry.device_updates import DeviceUpdate, DeviceUpdates, UpdateCount, UpdateFilter
@@ -96,15 +97,30 @@ def test_final_report_of_another_gateway_stands_whatever_its_clock_says(updates:
 
 
 def test_last_failure_stays_known(updates: DeviceUpdates) -> None:
-    """A campaign sees it although later reports came with it; an older one of another gateway is none."""
+    """A campaign sees it although later reports came with it, or came before it by the clock of another gateway."""
     updates.record([report(1, "rolled-back", reason="no boot"), report(2, "downloading"), report(3, "healthy")])
     [row] = updates.page(ACME, None, 9)
     assert (row.state, row.failure, row.failure_reason, row.failure_at) == ("healthy", "a:1", "no boot", 1)
-    updates.record([report(7, "rolled-back", stream="b", reported_at=2)])
-    assert updates.page(ACME, None, 9)[0].failure == "a:1"
+    behind = report(7, "rolled-back", reason="no disk", stream="b", reported_at=2)
+    for _ in range(2):
+        updates.record([behind])
+        [row] = updates.page(ACME, None, 9)
+        assert (row.state, row.failure, row.failure_reason, row.failure_at) == ("healthy", "b:7", "no disk", 2)
     updates.record([report(4, "rolled-back")])
     [row] = updates.page(ACME, None, 9)
     assert (row.state, row.failure, row.failure_reason) == ("rolled-back", "a:4", "")
+
+
+@pytest.mark.parametrize("state", ["healthy", "rolled-back"])
+def test_failure_of_long_ago_hides_no_other_one(updates: DeviceUpdates, state: str) -> None:
+    """It is older than any offer that the last one is about."""
+    day = FAILURE_EARLY_S_MAX * 1_000_000
+    updates.record([report(1, "rolled-back", reported_at=2 * day), report(2, state, reported_at=2 * day)])
+    name = "a:2" if state == "rolled-back" else "a:1"
+    for sequence, at, found in ((1, day - 1, name), (2, day, "b:2")):
+        updates.record([report(sequence, "rolled-back", stream="b", reported_at=at)])
+        [row] = updates.page(ACME, None, 9)
+        assert (row.state, row.failure) == (state, found)
 
 
 def test_last_report_on_the_way_stays_known(updates: DeviceUpdates) -> None:

@@ -684,6 +684,29 @@ class TestCampaigns:
 
         run(tmp_path, test)
 
+    @pytest.mark.parametrize("finished", ["failure", "success"])
+    def test_old_feedback_says_nothing_while_a_campaign_is_paused(self, tmp_path: Path, finished: str) -> None:
+        """A device repeats its last feedback at each boot, and would halt or prove the campaign."""
+
+        async def test(rig: Rig) -> None:
+            rig.keeper.add(7, devices=("nobody",))
+            feedback = {"status": {"execution": "closed", "result": {"finished": finished}}}
+            rig.keeper.offer_to("pump-1", campaign="c1")
+            first = (await rig.links())["deploymentBase"]["href"]
+            assert (await rig.ask("POST", f"{first}/feedback", json=feedback)).status_code == 200
+            rig.keeper.offer_to("pump-1", campaign="c2")
+            second = (await rig.links())["deploymentBase"]["href"]
+            rig.keeper.offer_to("pump-1", campaign="c2", withheld=True)
+            for path, count in ((first, 1), (second, 2), (second, 2), (first, 2)):
+                assert (await rig.ask("POST", f"{path}/feedback", json=feedback)).status_code == 200
+                assert rig.reports() == count, path
+            rig.keeper.offers.clear()
+            started = {"status": {"execution": "proceeding", "result": {"finished": "none"}}}
+            assert (await rig.ask("POST", f"{second}/feedback", json=started)).status_code == 200
+            assert rig.reports() == 3, "without a campaign each report counts"
+
+        run(tmp_path, test)
+
     def test_feedback_counts_when_the_gateway_has_lost_its_reports(self, tmp_path: Path) -> None:
         async def test(rig: Rig) -> None:
             rig.keeper.add(7)
