@@ -11,10 +11,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from itertools import count, starmap
+from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -38,6 +38,7 @@ from cloud.hub.commands.limits import (
     WAITING_MAX,
 )
 from cloud.hub.commands.news import has_news, read_news
+from cloud.hub.commands.news_queues import NewsQueues
 from cloud.hub.labels import LabelSelector
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import (
@@ -118,13 +119,6 @@ class CommandsBusy(Exception):
     """The hub is overloaded, starting or stopping; the request may be repeated in some seconds."""
 
 
-class _PendingNews(NamedTuple):
-    """News that is not stored yet."""
-
-    news: Sequence[CommandNews]
-    kept: Callable[[bool], None]
-
-
 class HubCommands:
     """Command service of one hub. `open`, later `close`. It is the store of its `dispatch`."""
 
@@ -153,10 +147,9 @@ class HubCommands:
         self._tenants = tenants or Tenants()
         self._thread = RegistryThread("commands", lambda: Commands(registry))
         self._asked = 0
-        self._pending_news: deque[_PendingNews] = deque()
+        self._news = NewsQueues(self._store_of_tenant)
         self._untold: set[str] = set()
         """Tenants with news that could not be stored at the last attempt."""
-        self._news_arrived = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._newest = self._newest_move = 0
         self._looked_at = float("-inf")
@@ -172,7 +165,6 @@ class HubCommands:
         self._newest = await self._in_thread(Commands.newest)
         self._newest_move = await self._in_thread(Commands.newest_move)
         self._tasks = [
-            loop.create_task(self._listen(), name="news of commands"),
             loop.create_task(self._watch(), name="commands of others"),
         ]
 
@@ -181,6 +173,7 @@ class HubCommands:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             await end_task(task)
+        await self._news.close()
         await self._thread.close()
 
     # --- sending and queries ------------------------------------------------------------------------------------------
@@ -289,8 +282,7 @@ class HubCommands:
 
     def queue_news(self, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
         """Queue news. `kept` is called with True when it is on disk, with False when it cannot be stored now."""
-        self._pending_news.append(_PendingNews(news, kept))
-        self._news_arrived.set()
+        self._news.put(news, kept)
 
     # --- store of the dispatch ----------------------------------------------------------------------------------------
 
@@ -352,37 +344,26 @@ class HubCommands:
             log.warning("commands wait: %s", error)
         self.trouble = str(error)
 
-    async def _listen(self) -> None:
-        """Store queued news, as much as is there at once."""
-        while True:
-            await self._news_arrived.wait()
-            self._news_arrived.clear()
-            while self._pending_news:
-                together = [self._pending_news.popleft() for _ in range(min(len(self._pending_news), AT_ONCE_MAX))]
-                by_tenant: dict[str, list[_PendingNews]] = {}
-                for each in together:
-                    by_tenant.setdefault(each.news[0].tenant if each.news else "", []).append(each)
-                await asyncio.gather(*starmap(self._store_of_tenant, by_tenant.items()))
-
-    async def _store_of_tenant(self, tenant: str, together: Sequence[_PendingNews]) -> None:
+    async def _store_of_tenant(self, tenant: str, news: Sequence[CommandNews]) -> bool:
         """Store news of one tenant; a fault of its applications does not concern others."""
-        kept = await self._store([each for pending in together for each in pending.news])
+        kept = await self._store(news)
         if kept:
             self._untold.discard(tenant)
             self.trouble = self.trouble if self._untold else None
         else:
             self._untold.add(tenant)
-        for pending in together:
-            pending.kept(kept)
+        return kept
 
     async def _store(self, news: Sequence[CommandNews]) -> bool:
-        """Publish news to applications, then store it; return False if that fails now."""
+        """Publish news to applications, then store it; return False if that fails now. News for no application is
+        stored first: the next command of its device waits for it."""
         try:
             effective = await self._in_thread(lambda registry: registry.effective_news(news))
-            for each, command in effective:
-                if each.response is not None or CommandState(command.state).final:
-                    await self._tell(each, command)
-            changed, gateways = await self._in_thread(partial(_keep, news=[each for each, _ in effective]))
+            outcomes = [found for found in effective if _is_outcome(*found)]
+            await self._keep_news([each for each, command in effective if not _is_outcome(each, command)])
+            for each, command in outcomes:
+                await self._tell(each, command)
+            await self._keep_news([each for each, _ in outcomes])
         except (RegistryError, CommandsBusy, ApplicationsUnavailable) as error:
             log.warning("results of commands cannot be stored yet, retrying: %s", error)
             self.trouble = str(error)
@@ -390,11 +371,17 @@ class HubCommands:
         except Exception as error:  # an internal error must not end the task silently
             self._failed(error)
             return False
+        return True
+
+    async def _keep_news(self, news: Sequence[CommandNews]) -> None:
+        """Store news, and send what may leave after it. Raises `RegistryError`, `CommandsBusy`."""
+        if not news:
+            return
+        changed, gateways = await self._in_thread(partial(_keep, news=news))
         for command in changed:
             self._changed(command)
         for key in gateways:
             self.dispatch.send_pending(key)
-        return True
 
     def _changed(self, command: CommandRecord) -> None:
         state = CommandState(command.state)
@@ -460,6 +447,11 @@ class HubCommands:
         doubted = await self._in_thread(lambda registry: registry.doubted(now_us, AT_ONCE_MAX))
         if doubted:
             self.queue_news([_over(each, now_us) for each in doubted], lambda _kept: None)
+
+
+def _is_outcome(news: CommandNews, command: CommandRecord) -> bool:
+    """Return whether news is for applications. `command`: as it is after the news."""
+    return news.response is not None or CommandState(command.state).final
 
 
 def _keep(registry: Commands, news: Sequence[CommandNews]) -> tuple[list[CommandRecord], set[Key]]:
