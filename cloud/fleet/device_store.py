@@ -60,6 +60,9 @@ class DeviceStore(Protocol):
     def find(self, filters: list[dict[str, Any]], gateways: bool | None) -> Iterator[dict[str, Any]]:
         """Yield the devices that match, by id."""
 
+    def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
+        """Replace the registration of a device, if it is as it was read. Its credentials stay."""
+
     def remove(self, device: str) -> None:
         """Remove a device with its credentials."""
 
@@ -103,6 +106,11 @@ class _RemoteDevices:
             if len(page["result"]) < PAGE:
                 return
             after = page["result"][-1]["id"]
+
+    def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
+        headers = {"If-Match": tag}
+        with self._client.open(self._path(device), api=API, method="PUT", body=document, headers=headers) as answer:
+            answer.read()
 
     def remove(self, device: str) -> None:
         self._client.ask(self._path(device), api=API, method="DELETE")
@@ -163,6 +171,9 @@ class _LocalDevices:
                 return
             query = query._replace(page=SearchPage(PAGE, after=rows[-1].device))
 
+    def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
+        self._devices.replace(self._row(device, document), _only(tag, f"device {device} was"))
+
     def remove(self, device: str) -> None:
         self._devices.remove(self._tenant, device, lambda _: None)
 
@@ -179,7 +190,7 @@ class _LocalDevices:
         for _ in range(_ATTEMPTS):
             read.hash_passwords(self._devices.credentials(self._tenant, device).rows)
             try:
-                self._devices.set_credentials(self._tenant, device, _merging(read), _only(tag))
+                self._devices.set_credentials(self._tenant, device, _merging(read), _only(tag, "the credentials were"))
             except SaltChanged:
                 continue
             return
@@ -234,10 +245,12 @@ def _merging(wanted: WantedCredentials) -> Any:
     return merge
 
 
-def _only(tag: str) -> Any:
+def _only(tag: str, what: str) -> Any:
+    """Return a check that refuses a change of what others have changed meanwhile. `what`: begin of the message."""
+
     def check(revision: int | None) -> None:
         if str(revision) != tag:
-            what = "the credentials were changed at the same time"
-            raise CommandError(what, "look at them, and try again", error="changed-meanwhile")
+            words = f"{what} changed at the same time"
+            raise CommandError(words, "look again, and try again", error="changed-meanwhile")
 
     return check

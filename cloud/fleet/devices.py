@@ -147,6 +147,47 @@ def show(hub: HubPlace, tenant: str, name: str, as_json: JsonOutput | None) -> N
 @device.command()
 @hub_options
 @tenant_option
+@click.option(
+    "--gateway", "gateways", multiple=True, required=True, help="Gateway at which it may appear then; repeatable."
+)
+@click.argument("names", metavar="DEVICE...", nargs=-1, required=True)
+@json_option("device")
+@audited("device.change", "names")
+def move(hub: HubPlace, tenant: str, gateways: Sequence[str], names: Sequence[str], as_json: JsonOutput | None) -> None:
+    """Move devices to other gateways.
+
+    A device appears at the named gateways only then, and its commands follow it to a single one. The rest of its
+    registration and its credentials stay.
+
+    \b
+    waypost hub device move --data HUBDIR pump-7 --gateway plant-3
+    """
+    moved = []
+    with open_devices(hub, tenant) as devices:
+        for name in names:
+            found = devices.get(name)
+            document, selector = _moved(found.document, gateways)
+            devices.replace(name, document, found.tag)
+            moved.append({"id": name, "gateways": list(gateways)})
+            if not as_json:
+                more = f"; before, gateways with the labels {selector}" if selector else ""
+                say(f"{name}: moved to {', '.join(gateways)}{more}")
+    if as_json:
+        as_json.show(moved)
+
+
+def _moved(document: dict[str, Any], gateways: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the registration of a device that has moved, and the selector that it had. A selector would keep the
+    device at the gateways that it chooses."""
+    extension = dict(document.get("ext", {}).get("waypost", {}))
+    selector = extension.pop("selector", "")
+    kept = {key: value for key, value in document.items() if key != "status"}
+    return {**kept, "ext": {**document.get("ext", {}), "waypost": {**extension, "gateways": list(gateways)}}}, selector
+
+
+@device.command()
+@hub_options
+@tenant_option
 @click.argument("names", metavar="DEVICE...", nargs=-1, required=True)
 @audited("device.remove", "names")
 def remove(hub: HubPlace, tenant: str, names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import base64
 import datetime
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from bridge.sasl.scram import ScramKeys
-from cloud.fleet.devices import device
+from cloud.fleet.devices import _moved, device
 from cloud.hub.devices.limits import (
     CREDENTIALS_BYTES_MAX,
     CREDENTIALS_MAX,
@@ -612,6 +612,44 @@ class TestCommands:
         assert self.called(place, "remove", name).stdout == f"{name}: removed\n"
         assert self.called(place, "show", name).exit_code == 1
 
+    def test_a_moved_device_keeps_the_rest(self, place: str, admin: RegistryClient) -> None:
+        waypost = {"selector": "site=berlin", "gateways": ["plant-1"], "labels": {"site": "berlin"}}
+        document = {"enabled": False, "via": ["gw-1"], "defaults": {"ttl": 5}, "ext": {"rack": 4, "waypost": waypost}}
+        names = [f"moved-{place[2:6]}-{number}" for number in range(2)]
+        for name, body in zip(names, (document, {}), strict=True):
+            admin.done("POST", f"devices/default/{name}", body)
+            self.called(place, "credentials", "rotate", name)
+        secret = item_in(self.called(place, "show", names[0], "--json").stdout)["credentials"]
+        moved = self.called(place, "move", *names, "--gateway", "plant-2", "--gateway", "plant-3")
+        assert moved.stdout.splitlines() == [
+            f"{names[0]}: moved to plant-2, plant-3; before, gateways with the labels site=berlin",
+            f"{names[1]}: moved to plant-2, plant-3",
+        ]
+        found, empty = [item_in(self.called(place, "show", name, "--json").stdout) for name in names]
+        there = {"gateways": ["plant-2", "plant-3"]}
+        assert found["ext"] == {"rack": 4, "waypost": {**there, "labels": {"site": "berlin"}}}
+        assert (found["via"], found["defaults"], found["enabled"]) == (["gw-1"], {"ttl": 5}, False)
+        assert (found["credentials"], empty["ext"]) == (secret, {"waypost": there})
+        again = self.called(place, "move", names[0], "--gateway", "plant-1", "--json")
+        assert items_in(again.stdout) == [{"id": names[0], "gateways": ["plant-1"]}]
+        self.called(place, "remove", *names)
+
+    def test_a_move_overwrites_no_other_change(
+        self, place: str, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = f"raced-{place[2:6]}"
+        admin.done("POST", f"devices/default/{name}", {})
+
+        def changed(document: dict[str, Any], gateways: Sequence[str]) -> tuple[dict[str, Any], str]:
+            admin.done("PUT", f"devices/default/{name}", {"ext": {"rack": 5}})
+            return _moved(document, gateways)
+
+        monkeypatch.setattr("cloud.fleet.devices._moved", changed)
+        answer = self.called(place, "move", name, "--gateway", "plant-2")
+        assert answer.exit_code == 1
+        assert admin.done("GET", f"devices/default/{name}").document["ext"] == {"rack": 5}
+        self.called(place, "remove", name)
+
     def test_passwords_do_not_pile_up(self, place: str) -> None:
         self.called(place, "add", "piled")
         for _ in range(SECRETS_MAX - 1):
@@ -631,6 +669,8 @@ class TestCommands:
             ("list", "--filter", "/status/created=2026*"),
             ("show", "unknown"),
             ("remove", "unknown"),
+            ("move", "unknown", "--gateway", "plant-1"),
+            ("move", "unknown"),
             ("credentials", "rotate", "unknown"),
             ("credentials", "rotate", "unknown", "--overlap", "soon"),
         ],

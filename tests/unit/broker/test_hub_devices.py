@@ -29,6 +29,7 @@ from bridge.device_pages import (
 from bridge.sasl import SaslClient, SaslServer
 from bridge.sasl.scram import ScramClient, ScramServer
 from edge.broker.configuration import AuthenticationMode
+from edge.broker.listeners.tls import subject_name
 from edge.broker.model.authorization import AccessRule, Ended, Operation
 from edge.broker.security import hub_devices
 from edge.broker.security.authenticator import Authenticator
@@ -38,6 +39,7 @@ from edge.broker.security.hub_device_file import FILE, HubDeviceFile, PageOutOfS
 from edge.broker.security.hub_devices import FittedPage, HubDevices
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sasl_credentials import SaslCredentials
+from tests.unit.mqtt.gated_sessions import GatedPeer, GatedSite
 
 NOW = 1_000_000.0
 RULE = AccessRule(("plant/%u/#",), frozenset({Operation.SEND}))
@@ -152,6 +154,16 @@ class TestNames:
             server.receive(client.take())
             client.receive(server.take())
         assert server.identity == "pump"
+
+    def test_a_client_certificate_names_the_device(self, hub: HubSide) -> None:
+        """TLS has verified it; its common name is the id of the device, and no user name."""
+        hub.send(device("pump", secret(), login="sensor1"), device("gone", secret(), enabled=False))
+        site, codes = GatedSite(), dict[str, int]()
+        site.gate.look_up_devices(hub.devices)
+        for name in ("pump", "sensor1", "gone", "fan"):
+            identity = subject_name({"subject": ((("organizationName", "acme"),), (("commonName", name),))})
+            codes[name] = GatedPeer(site, 5, identity=identity, client_id=name).sent()[0].reason
+        assert codes == {"pump": 0, "sensor1": 0x87, "gone": 0x87, "fan": 0x87}
 
     def test_a_user_of_the_gateway_wins(self, hub: HubSide) -> None:
         hub.send(device("pump", secret(), login="sensor1"))
