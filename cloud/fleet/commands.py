@@ -221,7 +221,7 @@ def _send_over_http(
 def _of_registry(commands: Commands, identifier: str) -> Mapping[str, Any] | None:
     from cloud.hub.commands.documents import command_document
 
-    found = commands.get(identifier)
+    found = commands.describe(identifier, time.time_ns() // 1_000)
     return None if found is None else command_document(found)
 
 

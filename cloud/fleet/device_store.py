@@ -246,7 +246,7 @@ def _merging(wanted: WantedCredentials) -> Any:
 
 
 def _only(tag: str, what: str) -> Any:
-    """Return a check that refuses a change of what others have changed meanwhile. `what`: begin of the message."""
+    """Return a check that refuses a change if others have made one since it was read. `what`: begin of the message."""
 
     def check(revision: int | None) -> None:
         if str(revision) != tag:

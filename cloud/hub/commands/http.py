@@ -195,7 +195,7 @@ class _CommandApi:
     async def one(self, request: Request) -> Response:
         """Show one command. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
-        found = await self._commands.get(identifier)
+        found = await self._commands.describe(identifier)
         if found is None or not scope.covers(found.tenant):
             raise RequestRefused(404, f"no command {identifier[:64]}", code="command-not-found")
         if seconds := _wait_of(request):

@@ -57,7 +57,7 @@ class NewsQueues:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _empty(self, tenant: str, queue: deque[_PendingNews]) -> None:
-        """Store the news of one tenant until there is none."""
+        """Store the news of one tenant until its queue is empty."""
         try:
             while queue:
                 together = [queue.popleft() for _ in range(min(len(queue), AT_ONCE_MAX))]

@@ -164,9 +164,7 @@ class HubCommands:
         await self._thread.open()
         self._newest = await self._in_thread(Commands.newest)
         self._newest_move = await self._in_thread(Commands.newest_move)
-        self._tasks = [
-            loop.create_task(self._watch(), name="commands of others"),
-        ]
+        self._tasks = [loop.create_task(self._watch(), name="commands of others")]
 
     async def close(self) -> None:
         """Stop polling and close the registry. Idempotent."""
@@ -226,6 +224,11 @@ class HubCommands:
     async def get(self, identifier: str) -> CommandRecord | None:
         """Return a command; None if unknown. Raises `CommandsBusy`, `RegistryError`."""
         return await self._ask(lambda registry: registry.get(identifier))
+
+    async def describe(self, identifier: str) -> CommandRecord | None:
+        """Return a command, with what it waits for; None if unknown. Raises `CommandsBusy`, `RegistryError`."""
+        now_us = self._now_us()
+        return await self._ask(lambda registry: registry.describe(identifier, now_us))
 
     async def page(self, wanted: CommandFilter, limit: int) -> list[CommandRecord]:
         """Return commands, the newest first. Raises `CommandsBusy`, `RegistryError`."""
@@ -423,8 +426,7 @@ class HubCommands:
                 if identifier not in pending:
                     self._wake(identifier)
         over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
-        if over:
-            self.queue_news([_over(each, now_us) for each in over], lambda _kept: None)
+        self._queue_ends(over, now_us)
 
     async def _send_moved(self) -> None:
         """Send commands that have moved, and look again at some of those that had to wait for others."""
@@ -444,9 +446,15 @@ class HubCommands:
         before_us = now_us - int(KEPT_S * 1e6)
         await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX, now_us))
         self._counts = await self._in_thread(Commands.counts)
-        doubted = await self._in_thread(lambda registry: registry.doubted(now_us, AT_ONCE_MAX))
-        if doubted:
-            self.queue_news([_over(each, now_us) for each in doubted], lambda _kept: None)
+        self._queue_ends(await self._in_thread(lambda registry: registry.doubted(now_us, AT_ONCE_MAX)), now_us)
+
+    def _queue_ends(self, over: Sequence[CommandRecord], now_us: int) -> None:
+        """Queue the news that completes commands, for each tenant on its own."""
+        by_tenant: dict[str, list[CommandNews]] = {}
+        for each in over:
+            by_tenant.setdefault(each.tenant, []).append(_over(each, now_us))
+        for news in by_tenant.values():
+            self.queue_news(news, lambda _kept: None)
 
 
 def _is_outcome(news: CommandNews, command: CommandRecord) -> bool:

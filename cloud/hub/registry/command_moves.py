@@ -106,15 +106,17 @@ def registered_places(
 class DevicePlaces:
     """Places of devices in one transaction, each read once: a gateway gives back many commands together."""
 
-    def __init__(self, tx: sa.Connection) -> None:
+    def __init__(self, tx: sa.Connection, *, even_disabled: bool = False) -> None:
+        """`even_disabled`: also those of disabled devices."""
         self._tx = tx
+        self._even_disabled = even_disabled
         self._known: dict[tuple[str, str], RegisteredPlaces | None] = {}
 
     def of(self, tenant: str, name: str) -> RegisteredPlaces | None:
         """Return the places of a device, as `registered_places` does."""
         key = (tenant, name)
         if key not in self._known:
-            self._known[key] = registered_places(self._tx, tenant, name)
+            self._known[key] = registered_places(self._tx, tenant, name, even_disabled=self._even_disabled)
         return self._known[key]
 
 
@@ -207,8 +209,8 @@ def held_numbers(tx: sa.Connection, key: tuple[str, str], now_us: int) -> dict[s
     names = list(tx.execute(sa.select(commands.c.device).where(*_waiting_at(key)).distinct()).scalars())
     if not names:
         return None
-    held, places = dict[str, int](), DevicePlaces(tx)
-    wanted = [commands.c[name] for name in ("tenant", "device", "gateway", "number", "state", "expires_at", *_DELAYED)]
+    held, places = dict[str, int](), DevicePlaces(tx, even_disabled=True)
+    wanted = [commands.c[name] for name in _HELD_BY]
     among = (commands.c.state.in_(_UNSETTLED), commands.c.tenant == tenant, _in_order, _may_hold(gateway, now_us))
     most = PARAMETERS_MAX - 20
     for start in range(0, len(names), most):
@@ -217,6 +219,21 @@ def held_numbers(tx: sa.Connection, key: tuple[str, str], now_us: int) -> dict[s
             if _holds(row, gateway, now_us) and not _is_at(places, row, gateway):
                 held[row.device] = min(row.number, held.get(row.device, row.number))
     return held
+
+
+def find_hold(tx: sa.Connection, waiting: Any, now_us: int) -> str | None:
+    """Return what a waiting command of a registered device waits for, in words; None if it may leave."""
+    mine = (commands.c.tenant == waiting.tenant, commands.c.device == waiting.device)
+    before = (*mine, commands.c.number < waiting.number)
+    here = (commands.c.state == _WAITING) & (commands.c.gateway == waiting.gateway)
+    among = (commands.c.state.in_(_UNSETTLED), _in_order, here | _may_hold(waiting.gateway, now_us))
+    wanted = [commands.c[name] for name in ("id", *_HELD_BY)]
+    places = DevicePlaces(tx, even_disabled=True)
+    for row in tx.execute(sa.select(*wanted).where(*before, *among).order_by(commands.c.number)):
+        is_first = row.state == _WAITING and row.gateway == waiting.gateway
+        if is_first or (_holds(row, waiting.gateway, now_us) and not _is_at(places, row, waiting.gateway)):
+            return f"waits for command {row.id} at {row.gateway}"
+    return None
 
 
 def sendable_numbers(
@@ -292,7 +309,8 @@ def _staying(times: int) -> int:
     return -1 - times
 
 
-_DELAYED: Final = ("changed_at", "reason", "moves")
+_HELD_BY: Final = ("tenant", "device", "gateway", "number", "state", "expires_at", "changed_at", "reason", "moves")
+"""Columns by which a command holds later ones."""
 
 
 _in_order: Final = commands.c.moves.is_not(None)
@@ -314,11 +332,12 @@ def _may_hold(gateway: str, now_us: int) -> sa.ColumnElement[bool]:
 
 
 def _is_at(places: DevicePlaces, row: Any, gateway: str) -> bool:
-    """Return whether a command waits at another gateway for its device, which may appear at several."""
+    """Return whether a command waits at another gateway for its device, which may appear at several. A device that is
+    not registered any more is a user of each gateway."""
     if row.gateway == gateway or row.reason == LEFT:
         return False
     its = places.of(row.tenant, row.device)
-    return its is not None and its.has(row.gateway)
+    return its is None or its.has(row.gateway)
 
 
 def _holds(row: Any, gateway: str, now_us: int) -> bool:

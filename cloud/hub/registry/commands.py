@@ -433,6 +433,18 @@ class Commands:
         found = self._rows(sa.select(*_COMMAND).where(commands.c.id == identifier))
         return found[0] if found else None
 
+    def describe(self, identifier: str, now_us: int) -> CommandRecord | None:
+        """Return a command; None if unknown. One that waits for an earlier one of its device has that as its reason."""
+
+        def work(tx: sa.Connection) -> CommandRecord | None:
+            found = _one(tx, identifier)
+            if found is None or found.state != CommandState.WAITING.value or found.moves is None or found.online:
+                return found
+            hold = command_moves.find_hold(tx, found, now_us)
+            return found if hold is None else found._replace(reason=hold)
+
+        return self._database.transaction(work)
+
     def page(self, wanted: CommandFilter, limit: int) -> list[CommandRecord]:
         """Return commands, the newest first."""
         query = sa.select(*_COMMAND).order_by(commands.c.number.desc()).limit(limit)

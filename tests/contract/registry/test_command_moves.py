@@ -128,12 +128,37 @@ def test_a_command_that_a_gateway_may_have_holds_later_ones(site: MovingSite) ->
     assert site.place_of(second) == ("waiting", "roof", "hall")
     third = site.send("c", "roof")
     assert site.take("roof") == [], "hall may deliver the first one"
+    assert [site.commands.describe(each.id, site.now_us) for each in (first, second, third)] == [
+        site.get(first),
+        *(site.get(each)._replace(reason=f"waits for command {first.id} at hall") for each in (second, third)),
+    ]
     site.give_back(first)
     assert site.place_of(first) == ("waiting", "roof", "hall")
     assert site.get(first).reason == "moved with its device from hall"
     for each, name in ((first, "a"), (second, "b"), (third, "c")):
+        assert site.commands.describe(each.id, site.now_us) == site.get(each)
         assert site.take("roof") == [name]
         site.tell(each, CommandState.QUEUED)
+
+
+def test_a_command_says_what_it_waits_for(site: MovingSite) -> None:
+    site.add("hall")
+    first, second, local = site.send("a"), site.send("b"), site.send("c", device="local")
+    reasons = {first: "", second: f"waits for command {first.id} at hall", local: ""}
+    for _ in range(2):  # the first one waits, and is on its way
+        found = {each: site.commands.describe(each.id, site.now_us) for each in reasons}
+        assert {each: there.reason for each, there in found.items() if there is not None} == reasons
+        site.take("hall")
+    assert site.commands.describe("unknown", site.now_us) is None
+
+
+def test_commands_for_a_user_of_a_gateway_wait_for_no_former_device_of_its_name(site: MovingSite) -> None:
+    site.add("hall", "roof")
+    site.send("a")
+    site.take("hall")
+    site.send("b", "roof")
+    site.devices.remove("acme", "cart", lambda _: None)
+    assert site.take("roof") == ["b"]
 
 
 def test_a_delivered_command_is_not_repeated(site: MovingSite) -> None:
@@ -537,9 +562,9 @@ def test_many_returned_commands_read_the_places_of_their_device_once(
     reads: list[str] = []
     read = command_moves.registered_places
 
-    def counted(tx: sa.Connection, tenant: str, name: str) -> command_moves.RegisteredPlaces | None:
+    def counted(tx: sa.Connection, tenant: str, name: str, **more: bool) -> command_moves.RegisteredPlaces | None:
         reads.append(name)
-        return read(tx, tenant, name)
+        return read(tx, tenant, name, **more)
 
     monkeypatch.setattr(command_moves, "registered_places", counted)
     news = [

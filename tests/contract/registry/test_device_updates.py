@@ -113,7 +113,7 @@ def test_last_failure_stays_known(updates: DeviceUpdates) -> None:
 
 @pytest.mark.parametrize("state", ["healthy", "rolled-back"])
 def test_failure_of_long_ago_hides_no_other_one(updates: DeviceUpdates, state: str) -> None:
-    """It is older than any offer that the last one is about."""
+    """The late one is older than any offer that the last one is about."""
     day = FAILURE_EARLY_S_MAX * 1_000_000
     updates.record([report(1, "rolled-back", reported_at=2 * day), report(2, state, reported_at=2 * day)])
     name = "a:2" if state == "rolled-back" else "a:1"

@@ -233,6 +233,17 @@ def test_command_that_a_hub_of_an_older_version_sends_again_is_not_stored(taken:
     assert len(device.got) == int(taken)
 
 
+def test_command_that_the_device_took_before_it_left_is_not_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal would say that it was never here, and the hub would send it elsewhere."""
+    site = Site()
+    site.consumer("command/pump7")
+    site.online()
+    monkeypatch.setattr(site.inbox, "_knows", lambda _device: False)
+    site.command("a1")
+    site.command("a2")
+    assert [outcome for _, outcome, _ in site.answers[-2:]] == [Answer.ACCEPTED, Answer.REJECTED]
+
+
 def test_command_that_was_under_way_for_too_long_is_rejected() -> None:
     site = Site()
     site.good = True

@@ -131,3 +131,25 @@ def test_the_next_command_of_a_device_waits_for_no_application(tmp_path: Path) -
 
     with contextlib.closing(open_registry(url).database) as database, contextlib.closing(Commands(url)) as commands:
         asyncio.run(send(OtherHub(database, commands)))
+
+
+def test_commands_of_a_tenant_expire_without_the_applications_of_another_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        free, told = asyncio.Event(), list[str]()
+
+        async def tell(_news: CommandNews, command: CommandRecord) -> None:
+            if command.tenant == "slow":
+                await free.wait()
+            told.append(command.tenant)
+
+        hub = HubCommands(sqlite_url(tmp_path / "registry.db"), tell, lambda _key: True, poll_interval_s=0.01)
+        await hub.open()
+        try:
+            for tenant in ("slow", "fast"):
+                await hub.send(draft("local", "hall")._replace(tenant=tenant, ttl_s=0.001))
+            await until(lambda: told == ["fast"])
+        finally:
+            free.set()
+            await hub.close()
+
+    asyncio.run(work())

@@ -132,8 +132,9 @@ class CommandInbox:
         return self._online
 
     def _fault(self, command: HubCommand) -> str | None:
-        queue = self._addresses.queue(command.device)
-        if not self._knows(command.device) and not self._names.is_duplicate(digest(command.id.encode()), unique=True):
+        queue, name = self._addresses.queue(command.device), digest(command.id.encode())
+        was_here = any(names.is_duplicate(name, unique=True) for names in (self._names, self._online_names))
+        if not self._knows(command.device) and not was_here:
             return f"{UNKNOWN_DEVICE}{command.device}; on this gateway, run: waypost user add {word(command.device)}"
         if self._router.addresses.type_of(queue) is not AddressType.QUEUE:
             return (
