@@ -11,7 +11,8 @@ import { counted, number, plain } from "./text.js";
 
 const TONES = { running: "good", done: "good", halted: "bad", paused: "warn", aborted: "idle" };
 const SHADES = { done: "mg", confirmed: "mg", failed: "mb", "left-out": "mb", sent: "m2", waiting: "mi", away: "mi" };
-const PHASES = [["", "All"], ["failed", "Failed"], ["sent", "Offered"], ["away", "Away"], ["done", "Done"]];
+const PHASES = [["", "All"], ["failed", "Failed"], ["waiting", "Waiting"], ["sent", "Offered"], ["away", "Away"], ["confirmed", "Confirmed"], ["done", "Done"],
+  ["superseded", "Superseded"], ["forgotten", "Forgotten"], ["left-out", "Left out"]];
 
 export function Campaigns({ rest }) {
   return rest ? html`<${Campaign} id=${rest} />` : html`<${List} />`;
@@ -71,7 +72,7 @@ function Campaign({ id }) {
         <${ActionButton} label="Stop" danger allowed=${manage} action=${act("stop")} onDone=${load}
           confirm="Its offers are withdrawn for good. Devices keep what they have installed." /></div>`}
     <//>
-    <${Members} path=${path} />`;
+    <${Members} path=${path} devices=${found.devices} />`;
 }
 
 function facts(found) {
@@ -92,8 +93,9 @@ const DEVICES = [
   { name: "Reason", wide: true, cell: (row) => plain(row.why) },
 ];
 
-function Members({ path }) {
+function Members({ path, devices }) {
   const [phase, setPhase] = useState("");
+  const options = PHASES.filter(([key]) => key === phase || key === "" || devices[key] > 0);
   return html`<${Panel} title="Devices" flush><${PagedTable} key=${phase} label="devices" path=${`${path}/devices`} items="devices" query=${{ phase }} columns=${DEVICES} id=${(row) => row.device}
-    search=${false} filters=${html`<${Choice} label="Phase" options=${PHASES} value=${phase} choose=${setPhase} />`} empty=${html`<p class="soft">No device is in this phase.</p>`} /><//>`;
+    search=${false} filters=${html`<${Choice} label="Phase" options=${options} value=${phase} choose=${setPhase} />`} empty=${html`<p class="soft">No device is in this phase.</p>`} /><//>`;
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from bridge.artefacts.report import UpdateState
@@ -16,6 +19,7 @@ from cloud.hub.campaign import (
 )
 from cloud.hub.limits import FAILURE_EARLY_S_MAX, SUCCESS_EARLY_S_MAX
 from cloud.hub.rollout import MemberPhase, RolloutState
+from tests.support.checkout import ROOT
 
 PACE = CampaignPace(soak_s=10, away_s=100, failures_max=1, enough_percent=100)
 S = 1_000_000
@@ -219,3 +223,9 @@ def test_why_it_halted() -> None:
     halted = plan_campaign(0, PACE, {0: {FAILED: 2}}, ["device a: x", "device b: y"])
     assert (halted.state, halted.why) == (RolloutState.HALTED, "device a: x; device b: y")
     assert count_phases({DONE: 2, AWAY: 0}) == "2 done"
+
+
+def test_the_console_offers_every_phase() -> None:
+    script = (ROOT / "cloud" / "console" / "pages" / "campaigns.js").read_text(encoding="utf-8")
+    (found,) = re.findall(r"^const PHASES = (\[.*?\]);$", script, re.MULTILINE | re.DOTALL)
+    assert {key for key, _ in json.loads(found)} == {"", *(each.value for each in MemberPhase)}
