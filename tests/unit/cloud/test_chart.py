@@ -179,7 +179,7 @@ def volumes_of(spec: dict[str, Any]) -> Iterator[str]:
 
 
 class TestRendered:
-    """Needs Helm."""
+    """With Helm, or with what it has rendered of this chart."""
 
     @pytest.mark.parametrize("values", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
     def test_lint_finds_nothing(self, values: dict[str, Any], tmp_path: Path) -> None:
