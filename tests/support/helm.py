@@ -110,7 +110,7 @@ class Recording(msgspec.Struct):
     chart: str
     """`chart_digest` of that state."""
     runs: dict[str, HelmRun] = {}
-    """By digest of arguments and values."""
+    """Outcomes by the digest of arguments and values."""
 
 
 @functools.cache

@@ -28,7 +28,14 @@ from cloud.hub.devices.limits import (
     REST_S_MAX,
     UNSIGNED_REST_S,
 )
-from cloud.hub.devices.page_sources import FoundPage, GatewayPosition, PageRefused, PageSource, PagesUnavailable
+from cloud.hub.devices.page_sources import (
+    FoundPage,
+    GatewayPosition,
+    PageRefused,
+    PagesBusy,
+    PageSource,
+    PagesUnavailable,
+)
 from cloud.hub.devices.pages import read_cursor
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database
@@ -234,7 +241,7 @@ class DeviceDownlink:
         except PagesUnavailable as error:
             follower.behind = True
             self._rest(str(error))
-        except RegistryError:  # the next look reports it
+        except (RegistryError, PagesBusy):  # the next look reports that the registry is away
             follower.behind = True
             follower.rest_until = asyncio.get_running_loop().time() + FOLLOW_INTERVAL_S
         except PageRefused as error:

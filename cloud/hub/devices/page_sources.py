@@ -10,7 +10,7 @@ from bridge.device_pages import DevicePage, read_page
 from bridge.hidden import hides
 from cloud.hub.devices.pages import SignBytes, make_page, sign_page
 from cloud.hub.enrolment.device_page_request import DevicePageRequest
-from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority, SignatureDenied
+from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority, SignatureDenied, TooManyWaiting
 from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor
@@ -19,6 +19,10 @@ from cloud.hub.registry_thread import RegistryThread
 
 class PagesUnavailable(Exception):
     """No gateway gets a page now; the message says why, and what to do."""
+
+
+class PagesBusy(Exception):
+    """Enough signatures are awaited; the page is made in some seconds."""
 
 
 class PageRefused(Exception):
@@ -53,7 +57,8 @@ class PageSource(Protocol):
     """Finds, makes and signs pages."""
 
     async def next_page(self, position: GatewayPosition) -> FoundPage:
-        """Return the next page of a gateway. Raises `PagesUnavailable`, `PageRefused`, `RegistryError`."""
+        """Return the next page of a gateway. Raises `PagesUnavailable`, `PagesBusy`, `PageRefused`,
+        `RegistryError`."""
         ...
 
 
@@ -95,6 +100,8 @@ class AuthorityPages:
         request = DevicePageRequest(*key, position.held, position.restart)
         try:
             signed = await self._authority.device_page(request)
+        except TooManyWaiting as error:
+            raise PagesBusy from error
         except SignatureDenied as error:
             raise PageRefused(str(error)) from error
         except NotSigned as error:

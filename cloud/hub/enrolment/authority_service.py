@@ -6,6 +6,7 @@ It needs no listener and no lake: requests come through the registry. Several of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -63,13 +64,13 @@ class SigningTurn:
         self._now = now
         opened = open_registry(registry)
         self._database: Database = opened.database
-        try:
+        with contextlib.ExitStack() as opening:
+            opening.callback(self._database.close)
             self._signatures = Signatures(self._database)
             self._enrolments = Enrolments(registry)
-        except BaseException:
-            self._database.close()
-            raise
-        self._pages = pages(registry, opened.registry_id, authority.sign)
+            opening.callback(self._enrolments.close)
+            self._pages = pages(registry, opened.registry_id, authority.sign)
+            opening.pop_all()
         self._revoked: dict[str, RevokedCertificate] = {}
         self._newest_us = 0
         self._list: tuple[float, int] | None = None
@@ -89,13 +90,13 @@ class SigningTurn:
         waiting = self._signatures.waiting(self._name, SIGNATURES_A_TURN_MAX, SIGNATURE_REQUEST_CHARACTERS_MAX)
         if waiting:
             answers = {each.id: self._answer(each.request) for each in waiting}
-            self._signatures.answer(answers, self._now_us())
+            self._signatures.answer(answers)
         signed = self._signatures.sign_versions(self._name, self._sign_version, SIGNATURES_A_TURN_MAX, self._now_us())
         if signed:
             log.info("signed %d configurations", signed)
-        more = self._sign_pages()
         self._publish()
         self._drop_old()
+        more = self._sign_pages()
         return more or max(len(waiting), signed) == SIGNATURES_A_TURN_MAX
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -113,16 +114,24 @@ class SigningTurn:
         return SignatureAnswer(made, None)
 
     def _sign_pages(self) -> bool:
-        """Make and sign pages of devices, for some time; return whether more may wait."""
+        """Make and sign pages of devices, for some time; return whether more may wait.
+
+        A page that cannot be read is refused for its gateway alone, and ends the pages of this turn.
+        """
         limits = (PAGES_A_TURN_MAX, PAGE_REQUEST_CHARACTERS_MAX)
         waiting, answers = self._signatures.waiting(self._name, *limits, pages=True), dict[str, SignatureAnswer]()
         ends = time.monotonic() + PAGES_TURN_S
         for each in waiting:
-            answers[each.id] = self._answer_page(each.request)
+            try:
+                answers[each.id] = self._answer_page(each.request)
+            except RegistryError as error:
+                log.warning("a page of devices cannot be read: %s", error)
+                answers[each.id] = SignatureAnswer(None, f"the registry cannot be read: {error}")
+                break
             if time.monotonic() >= ends:
                 break
         if answers:
-            self._signatures.answer(answers, self._now_us())
+            self._signatures.answer(answers)
         return len(waiting) == PAGES_A_TURN_MAX or len(answers) < len(waiting)
 
     def _answer_page(self, request: str) -> SignatureAnswer:
@@ -171,8 +180,7 @@ class SigningTurn:
         """Delete old requests and answers, at intervals."""
         now = self._now()
         if not 0 <= now - self._dropped_at < SIGNATURE_ANSWERS_KEPT_S:
-            ages_s = (SIGNATURE_REQUESTS_KEPT_S, SIGNATURE_ANSWERS_KEPT_S)
-            self._signatures.drop_old(*(int((now - age_s) * 1_000_000) for age_s in ages_s))
+            self._signatures.drop_old(SIGNATURE_REQUESTS_KEPT_S, SIGNATURE_ANSWERS_KEPT_S)
             self._dropped_at = now
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -56,6 +55,10 @@ class NotSigned(Exception):
     """The authority's process has not signed; the message says why."""
 
 
+class TooManyWaiting(NotSigned):
+    """This hub waits for as many signatures as it may."""
+
+
 class SignatureDenied(NotSigned):
     """The authority's process has refused this request; it may sign others."""
 
@@ -68,16 +71,13 @@ class RemoteAuthority:
         known: KnownAuthority,
         registry: sa.URL,
         *,
-        now: Callable[[], float] = time.time,
         hint: ChangeHint | None = None,
         timeout_s: float = SIGNATURE_TIMEOUT_S,
     ) -> None:
-        """`known`: its certificate. `hint` is given when it has answered, or published. `now`: UTC seconds since
-        1970."""
+        """`known`: its certificate. `hint` is given when it has answered, or published."""
         self.known = known
         self.revocations: bytes | None = None
         """Revocation list that the authority signed last, DER; None before the first one is read."""
-        self._now = now
         self._hint = hint or ChangeHint()
         self._timeout_s = timeout_s
         self._name = known.fingerprint.hex()
@@ -176,12 +176,11 @@ class RemoteAuthority:
         """Ask the authority, and return its answer. Raises `NotSigned`, `RegistryError`."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if len(self._waited) >= SIGNATURES_WAITED_MAX:
-            raise NotSigned("too many requests wait for it; try again in some seconds")
+            raise TooManyWaiting("too many requests wait for it; try again in some seconds")
         asked = WaitingRequest(secrets.token_hex(16), msgspec.json.encode(request).decode())
         future = self._waited[asked.id] = asyncio.get_running_loop().create_future()
         try:
-            now_us = int(self._now() * 1_000_000)
-            await self._in_thread(lambda registry: registry.add(self._name, [asked], now_us))
+            await self._in_thread(lambda registry: registry.add(self._name, [asked]))
             self._hint.give()
             async with asyncio.timeout(timeout_s):
                 answer: SignatureAnswer = await future

@@ -1,7 +1,8 @@
 """Requests for signatures in the registry, between hubs without the authority's key and the process that has it.
 
-Each side opens the database itself, in a thread of its own. Times are UTC microseconds since 1970. A request that its
-hub withdraws, or that is answered twice, does no harm: a certificate is of use only to the holder of its key, and hubs
+Each side opens the database itself, in a thread of its own. Times are UTC microseconds since 1970. Those of requests
+are by the database's clock, since hubs and processes of the authority may have others. A request that its hub
+withdraws, or that is answered twice, does no harm: a certificate is of use only to the holder of its key, and hubs
 store it in a transaction of their own.
 """
 
@@ -72,11 +73,12 @@ class Signatures:
 
     # --- for hubs ---------------------------------------------------------------------------------------------------
 
-    def add(self, authority: str, requests: Sequence[WaitingRequest], now_us: int) -> None:
+    def add(self, authority: str, requests: Sequence[WaitingRequest]) -> None:
         """Ask an authority, named by its fingerprint, for signatures."""
-        rows = [{**each._asdict(), "authority": authority, "made_at": now_us} for each in requests]
 
         def work(tx: sa.Connection) -> None:
+            now_us = self._database.now_us(tx)
+            rows = [{**each._asdict(), "authority": authority, "made_at": now_us} for each in requests]
             tx.execute(signature_requests.insert(), rows)
             notify(tx, NoticeTopic.SIGNATURES)
 
@@ -120,7 +122,7 @@ class Signatures:
         query = query.order_by(signature_requests.c.made_at, signature_requests.c.id).limit(limit)
         return [WaitingRequest(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
-    def answer(self, answers: dict[str, SignatureAnswer], now_us: int) -> None:
+    def answer(self, answers: dict[str, SignatureAnswer]) -> None:
         """Answer requests; those that were withdrawn or answered are left alone."""
         answered = signature_requests.update().where(
             signature_requests.c.id == sa.bindparam("asked"), signature_requests.c.answered_at.is_(None)
@@ -128,7 +130,7 @@ class Signatures:
         rows = [{"asked": each, **answer._asdict()} for each, answer in answers.items()]
 
         def work(tx: sa.Connection) -> None:
-            tx.execute(answered.values(answered_at=now_us), rows)
+            tx.execute(answered.values(answered_at=self._database.now_us(tx)), rows)
             notify(tx, NoticeTopic.SIGNED)
 
         self._database.transaction(work)
@@ -168,11 +170,13 @@ class Signatures:
 
         self._database.transaction(work)
 
-    def drop_old(self, made_before_us: int, answered_before_us: int) -> None:
-        """Delete requests made or answered before a time: their hubs have ended. Clocks of hubs and of the authority
-        differ; it has written the time of the answer itself."""
+    def drop_old(self, made_s: float, answered_s: float) -> None:
+        """Delete requests made, or answered, this many seconds ago: their hubs have ended."""
         columns = signature_requests.c
-        gone = signature_requests.delete().where(
-            (columns.made_at < made_before_us) | (columns.answered_at < answered_before_us)
-        )
-        self._database.transaction(lambda tx: tx.execute(gone))
+
+        def work(tx: sa.Connection) -> None:
+            now_us = self._database.now_us(tx)
+            made, answered = (now_us - int(age_s * 1_000_000) for age_s in (made_s, answered_s))
+            tx.execute(signature_requests.delete().where((columns.made_at < made) | (columns.answered_at < answered)))
+
+        self._database.transaction(work)

@@ -15,7 +15,14 @@ from bridge.device_pages import CURSOR, RESTART, DevicePage, out_of_step, read_p
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.devices import downlink, page_sources
 from cloud.hub.devices.downlink import DeviceDownlink
-from cloud.hub.devices.page_sources import FoundPage, GatewayPosition, OwnPages, PageRefused, PagesUnavailable
+from cloud.hub.devices.page_sources import (
+    FoundPage,
+    GatewayPosition,
+    OwnPages,
+    PageRefused,
+    PagesBusy,
+    PagesUnavailable,
+)
 from cloud.hub.devices.pages import read_cursor, sign_page
 from cloud.hub.registry.device_changes import DeviceCursor
 from cloud.hub.registry.location import sqlite_url
@@ -376,15 +383,16 @@ class TestLatePages:
 
         run_held(scenario)
 
-    def test_a_registry_that_fails_is_asked_again(self, run_held: Any) -> None:
+    @pytest.mark.parametrize("error", [RegistryError("away"), PagesBusy()], ids=repr)
+    def test_a_page_that_comes_later_is_no_trouble(self, run_held: Any, error: Exception) -> None:
         async def scenario(site: HeldSite) -> None:
             line = site.attach()
             await until(lambda: site.pages.asked)
-            site.pages.fail("gw1", RegistryError("away"))
+            site.pages.fail("gw1", error)
             await until(lambda: site.pages.count == 2)
             site.pages.give("gw1")
             await line.page()
-            assert site.downlink.refused == {}
+            assert (site.downlink.refused, site.downlink.unsigned) == ({}, None)
 
         run_held(scenario)
 

@@ -27,10 +27,10 @@ from cloud.hub.enrolment.authority import KnownAuthority, OwnAuthority
 from cloud.hub.enrolment.authority_service import AuthorityService, SigningTurn
 from cloud.hub.enrolment.certificate_renewal import CertificateRenewal
 from cloud.hub.enrolment.delegated_key import DelegatedKey
-from cloud.hub.enrolment.device_page_request import DevicePageRequest
+from cloud.hub.enrolment.device_page_request import AnsweredPage, DevicePageRequest
 from cloud.hub.enrolment.files import ServerCertificate
 from cloud.hub.enrolment.limits import SIGNATURE_ANSWERS_KEPT_S, SIGNATURE_REQUESTS_KEPT_S
-from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority, SignatureDenied
+from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority, SignatureDenied, TooManyWaiting
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.signature_request import (
     UNKNOWN_REQUEST,
@@ -42,6 +42,7 @@ from cloud.hub.enrolment.signature_request import (
     public_pem,
 )
 from cloud.hub.registry.configurations import Configurations, WantedConfiguration
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, TokenRecord
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
@@ -201,8 +202,7 @@ def test_requests_beyond_the_limit_are_refused(alone: Fleet, monkeypatch: pytest
     async def work() -> None:
         asked = [alone.remote.sign(SignerSignature("", SignerPurpose.OCSP)) for _ in range(3)]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(each) for each in outcomes} == {NotSigned}
-        assert [("too many" in str(each)) for each in outcomes] == [False, True, True]
+        assert [type(each) for each in outcomes] == [NotSigned, TooManyWaiting, TooManyWaiting]
 
     alone.run(work)
 
@@ -461,13 +461,12 @@ class TestDevicePages:
         certificate = SignerSignature(key, SignerPurpose.OCSP)
         asked = {name: encoded(PAGE) for name in ("p1", "p2", "p3")} | {"c": encoded(certificate)}
         with contextlib.closing(open_registry(fleet.url).database) as database:
-            for at, (name, text) in enumerate(asked.items()):
-                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest(name, text)], at + 1)
+            for name, text in asked.items():
+                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest(name, text)])
             with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
-                turn._dropped_at = time.time()  # these requests are old
                 assert turn.run() is True
                 assert answered(fleet) == {"p1", "p2", "c"}
-                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("p4", encoded(PAGE))], 9)
+                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("p4", encoded(PAGE))])
                 monkeypatch.setattr(authority_service, "PAGES_TURN_S", 0.0)
                 assert turn.run() is True
                 assert answered(fleet) == {"p1", "p2", "c", "p3"}
@@ -480,26 +479,78 @@ class TestDevicePages:
         """The process reads its beginning only."""
         text = encoded(DevicePageRequest("acme", "gw1", "x" * 300_000)) if pages else "x" * 300_000
         with contextlib.closing(open_registry(fleet.url).database) as database:
-            Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("long", text)], 1)
+            Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("long", text)])
             (read,) = Signatures(database).waiting(fleet.own.fingerprint.hex(), 9, 1_000, pages=pages)
             assert len(read.request) == 1_001
             with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
-                turn._dropped_at = time.time()
                 turn.run()
             answer = Signatures(database).take_answers(["long"])["long"]
         assert answer.answer is None
         assert "characters" in (answer.refusal or "")
 
+    def test_page_that_cannot_be_read_stops_nothing_else(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A row of one gateway is damaged: the others get their pages, and the revocation list is new."""
+        answer = DevicePageSigner.answer
+
+        def fail(signer: DevicePageSigner, request: DevicePageRequest) -> AnsweredPage:
+            if request.gateway == "gw1":
+                raise RegistryError("a damaged page")
+            return answer(signer, request)
+
+        monkeypatch.setattr(DevicePageSigner, "answer", fail)
+        asked = {"p1": encoded(PAGE), "p2": encoded(DevicePageRequest("acme", "gw2", ""))}
+        with contextlib.closing(open_registry(fleet.url).database) as database:
+            signatures, name = Signatures(database), fleet.own.fingerprint.hex()
+            for each, text in asked.items():
+                signatures.add(name, [WaitingRequest(each, text)])
+            with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
+                assert turn.run() is True
+                assert turn.run() is False
+            found = signatures.take_answers(asked)
+            published = signatures.published(name)
+        assert "damaged" in (found["p1"].refusal or "")
+        assert found["p2"].answer is not None
+        assert published is not None
+        assert published.revocations is not None
+
+    def test_clock_of_another_process_deletes_no_answer(self, fleet: Fleet) -> None:
+        with contextlib.closing(open_registry(fleet.url).database) as database:
+            signatures = Signatures(database)
+            signatures.add("another", [WaitingRequest("new", "{}")])
+            signatures.answer({"new": SignatureAnswer("page", None)})
+        for ahead_s in (2 * SIGNATURE_REQUESTS_KEPT_S, -2 * SIGNATURE_REQUESTS_KEPT_S):
+            parts, now = (fleet.own, fleet.url, RULES, DevicePageSigner), time.time() + ahead_s
+            with contextlib.closing(SigningTurn(*parts, lambda now=now: now)) as turn:  # type: ignore[misc]
+                turn.run()
+        assert answered(fleet) == {"new"}
+
+    def test_hub_that_waits_for_many_signatures_says_so(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(remote_authority, "SIGNATURES_WAITED_MAX", 0)
+
+        async def work() -> None:
+            with pytest.raises(TooManyWaiting):
+                await fleet.remote.device_page(PAGE)
+
+        fleet.run(work)
+
     def test_answer_of_a_killed_hub_is_deleted(self, fleet: Fleet) -> None:
-        now = time.time()
         with contextlib.closing(open_registry(fleet.url).database) as database:
             signatures = Signatures(database)
             for name, age_s in (("old", SIGNATURE_ANSWERS_KEPT_S + 1), ("new", 1.0)):
-                signatures.add("another", [WaitingRequest(name, "{}")], int(now * 1e6))
-                signatures.answer({name: SignatureAnswer("page", None)}, int((now - age_s) * 1e6))
-        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner, lambda: now)) as turn:
+                signatures.add("another", [WaitingRequest(name, "{}")])
+                signatures.answer({name: SignatureAnswer("page", None)})
+                age(database, name, "answered_at", age_s)
+        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
             turn.run()
         assert answered(fleet) == {"new"}
+
+
+def age(database: Database, request: str, column: str, age_s: float) -> None:
+    """Let a request be older."""
+    columns = signature_requests.c
+    older = signature_requests.update().where(columns.id == request)
+    older = older.values({column: columns[column] - int(age_s * 1e6)})
+    database.transaction(lambda tx: tx.execute(older))
 
 
 def encoded(request: SignatureRequest | DevicePageRequest) -> str:
@@ -542,11 +593,11 @@ class TestTurn:
         assert (published.seen_at, published.revocations) == (2, b"newer")
 
     def test_old_requests_are_deleted(self, fleet: Fleet) -> None:
-        now = time.time()
         with contextlib.closing(open_registry(fleet.url).database) as database:
             for name, age_s in (("old", SIGNATURE_REQUESTS_KEPT_S + 1), ("new", 1.0)):
-                Signatures(database).add("another", [WaitingRequest(name, "{}")], int((now - age_s) * 1e6))
-        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner, lambda: now)) as turn:
+                Signatures(database).add("another", [WaitingRequest(name, "{}")])
+                age(database, name, "made_at", age_s)
+        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
             turn.run()
         assert waiting(fleet) == 1
 
