@@ -180,6 +180,9 @@ locked."""
 USERS_CHECK_INTERVAL_S = 1.0
 """Interval of looking for users that another hub or process has changed: one row. Notices make a look earlier."""
 
+SIGN_OUTS_CHECK_INTERVAL_S = 5.0
+"""Interval of looking for logouts of the issuer at other hubs: one row. Notices make a look earlier."""
+
 HUBS_INTERVAL_S = 5.0
 """Interval of writing that this hub is there, and of reading gateways at other hubs: some ten milliseconds for 10 000
 of them. Notices of connects and disconnects make a look earlier."""

@@ -109,6 +109,7 @@ from cloud.hub.removed_folders import RemovedFolders
 from cloud.hub.scope import OPERATOR_RULES, may_operate
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.shared_quotas import SharedQuotas
+from cloud.hub.shared_sign_outs import SharedSignOuts
 from cloud.hub.shared_users import SharedUsers
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.stop_signals import StopSignals
@@ -193,7 +194,7 @@ class HubServer:
         self._spaces = _make_spaces(configuration, self.acceptor, self._opened_space, self._removals)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._messaging = _make_messaging(configuration, self._id, self._spaces, self._copies)
-        self._users = self._follow_users() if self._gate.passwords else None
+        self._users, self._sign_outs = self._follow_users(), self._share_sign_outs(registry)
         hint = self._notices.follow(NoticeTopic.QUOTAS)
         self._quotas = SharedQuotas(registry, configuration.tenants, self._spaces.follow, hint)
         self._connections = Connections(self.acceptor)
@@ -328,7 +329,8 @@ class HubServer:
     def _users_trouble(self) -> str | None:
         """Return why users or their changes are not in effect; None if they are."""
         if self._issuer is not None:
-            return self._issuer.overdue
+            unknown = self._sign_outs.trouble if self._sign_outs is not None else None
+            return self._issuer.overdue or (f"logouts at other hubs are not known: {unknown}" if unknown else None)
         why = self._users.trouble if self._users is not None else None
         return f"changes of users are not in effect: {why}" if why is not None else None
 
@@ -356,9 +358,19 @@ class HubServer:
         made = self.sources[RECEIPTS] = ReceiptService(self._committer, signer, _now_us)
         return made
 
-    def _follow_users(self) -> FollowedUsers | SharedUsers:
-        """Read the users and follow their changes, in a configured registry or in the data directory. Raises
-        `HubError`."""
+    def _share_sign_outs(self, registry: sa.URL) -> SharedSignOuts | None:
+        """Make the logouts of people, which count at every hub; None where people do not sign in at an issuer."""
+        oidc = self._configuration.oidc
+        if self._issuer is None or oidc is None or oidc.client_id is None:
+            return None
+        hint = self._notices.follow(NoticeTopic.SIGN_OUTS)
+        return SharedSignOuts(registry, oidc.issuer, self._gate.sign_outs, hint)
+
+    def _follow_users(self) -> FollowedUsers | SharedUsers | None:
+        """Read the users and follow their changes, in a configured registry or in the data directory; None without
+        passwords. Raises `HubError`."""
+        if not self._gate.passwords:
+            return None
         registry, data = self._configuration.registry, self._configuration.data
         if registry is not None:
             return SharedUsers(registry, data, self._take_users, self._notices.follow(NoticeTopic.USERS))
@@ -374,6 +386,8 @@ class HubServer:
 
     async def _start_users(self) -> None:
         """Load users, and open the spaces of their tenants. Raises `HubError`."""
+        if self._sign_outs is not None:
+            await self._sign_outs.start()
         if self._issuer is not None:
             self._issuer.start(self._gate.token_grants)
         if self._users is None:
@@ -443,6 +457,8 @@ class HubServer:
             ends.callback(self._executor.submit, self._registry.close)
             ends.callback(self._threads.stop)
             ends.push_async_callback(self._spaces.stop)
+            if self._sign_outs is not None:
+                ends.push_async_callback(self._sign_outs.stop)
             if self._issuer is not None:
                 ends.push_async_callback(self._issuer.stop)
             if self._users is not None:

@@ -346,9 +346,21 @@ class Gateway:
         if wanted is not None:
             from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography takes 10 MiB
 
+            await self._load_sign_outs(wanted)
             self._issuer = Issuer(wanted, self._data)
             self.broker.gate.accept_tokens(self._issuer)
             self._issuer.start(self.broker.gate.token_grants)
+
+    async def _load_sign_outs(self, issuer: TokenIssuer) -> None:
+        """Keep the logouts of people who sign in at the console, and let those of before count."""
+        sign_outs = self.broker.gate.sign_outs
+        sign_outs.archive = None
+        if issuer.client_id is not None:
+            from edge.broker.security.sign_out_file import SignOutFile  # noqa: PLC0415 - only with sign-ins
+
+            kept = SignOutFile(self._data, issuer.issuer)
+            sign_outs.apply(await asyncio.to_thread(kept.load))
+            sign_outs.archive = kept
 
     # --- console and status -----------------------------------------------------------------------------------
 

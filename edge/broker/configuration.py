@@ -169,7 +169,8 @@ class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     """Time for which its keys stay valid while it cannot be reached."""
     client_id: Live[str | None] = None
     """Client by which people sign in at the console: code flow with PKCE. Without it they enter a token. Register
-    ``https://NODE/api/v1/session/oidc/callback`` as its redirect URI."""
+    ``https://NODE/api/v1/session/oidc/callback`` as its redirect URI, and ``…/oidc/logout`` as its backchannel logout
+    URL."""
     client_secret: Live[str | None] = None
     """Secret of this client, if the issuer gave it one."""
     scope: Live[Text] = "openid"

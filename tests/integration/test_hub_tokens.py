@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from proton import ConnectionException, Message, SSLDomain
@@ -31,7 +32,7 @@ class Site:
         self.issuer = issuer
         self.authority = folder / "hub" / "authority" / "ca.pem"
         file = folder / "hub.yaml"
-        oidc = f"{{issuer: '{issuer.url}', audience: {AUDIENCE}}}"
+        oidc = f"{{issuer: '{issuer.url}', audience: {AUDIENCE}, clientId: console}}"
         tenants = "[{name: acme, quota: {connections: 100}}]"
         file.write_text(f"{{apiVersion: waypost/v1, kind: Hub, spec: {{oidc: {oidc}, tenants: {tenants}}}}}")
         self.hub: Waypost = enrolling_hub(folder, "--config", str(file))
@@ -124,3 +125,16 @@ def test_token_opens_the_http_api(site: Site) -> None:
     assert site.ask(site.issuer.token("ann@acme", SCOPE)) == 200
     assert site.ask(site.issuer.token("ann@acme", "send:app/#")) == 403
     assert site.ask("x") == 401
+
+
+def test_logout_by_the_issuer_ends_connections_and_refuses_the_token(site: Site) -> None:
+    token, other = site.issuer.token("zoe@acme", SCOPE, sid="s1"), site.issuer.token("zoe@acme", SCOPE, sid="s2")
+    connection = site.connect(token)
+    body = urlencode({"logout_token": site.issuer.logout_token("console", sub="zoe@acme", sid="s1")}).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    path = "/api/v1/session/oidc/logout"
+    assert ask(site.hub, "POST", path, body, headers, tls=site.context).status == 200
+    with pytest.raises(ConnectionException, match="ended the token"):
+        connection.wait(lambda: False, timeout=WAIT_S)
+    assert site.ask(token) == 401
+    assert site.ask(other) == 200

@@ -109,6 +109,15 @@ def test_person_without_a_group_sees_nothing(consoles: Consoles, browser: Browse
     assert not person.session["view"]
 
 
+def test_session_ends_at_once_when_an_administrator_ends_it(consoles: Consoles, browser: Browser) -> None:
+    """Keycloak reaches the gateway over plain HTTP; a hub needs its authority in the truststore of Keycloak."""
+    person = KeycloakPerson(browser, consoles.roots["gateway"])
+    person.sign_in("ann@default")
+    person.wait_for("signed in as")
+    consoles.keycloak.sign_out("ann@default")
+    assert person.session["user"] is None, "Keycloak answers after its clients"
+
+
 @pytest.mark.parametrize(("node", "user"), [("gateway", "bob@default"), ("hub", "ann@default")])
 def test_session_is_renewed_until_the_person_is_removed(
     consoles: Consoles, browser: Browser, node: str, user: str

@@ -221,6 +221,48 @@ def test_secret_of_a_client_and_an_opaque_access_token(tmp_path: Path) -> None:
             assert "s3cret" not in running.log.read_text()
 
 
+def test_logout_by_the_issuer_ends_sessions_and_tokens_also_after_a_power_cut(tmp_path: Path) -> None:
+    with TestProvider() as provider:
+        provider.access = {"sid": "s1"}
+        with gateway_of(tmp_path, provider) as running:
+            person, other = Person(running), Person(running)
+            assert person.finish(person.answer(stay="1")) == "/"
+            provider.access = {"sid": "s2"}
+            assert other.finish(other.answer(stay="1")) == "/"
+            token = provider.token("ann", "view:#", sid="s1")
+            shown = {"Authorization": f"Bearer {token}"}
+            assert httpx.get(f"{person.browser.base_url}/api/v1/status", headers=shown).status_code == 200
+            forged = provider.token("ann", "view:#", sid="s1")
+            assert logged_out(person, forged) == 400, "an access token"
+            assert logged_out(person, provider.logout_token(CLIENT, sid="s1")) == 200
+            assert person.session["user"] is None
+            assert other.session["user"] == "ann"
+            assert httpx.get(f"{person.browser.base_url}/api/v1/status", headers=shown).status_code == 401
+        with gateway_of(tmp_path, provider) as again:
+            root = f"http://127.0.0.1:{again.port('http')}"
+            cookies = dict(person.browser.cookies)
+            assert httpx.get(f"{root}{SESSION}", cookies=cookies).json()["user"] is None
+            assert httpx.get(f"{root}{SESSION}", cookies=dict(other.browser.cookies)).json()["user"] == "ann"
+            assert httpx.get(f"{root}/api/v1/status", headers=shown).status_code == 401
+
+
+def logged_out(person: Person, token: str) -> int:
+    """Send a logout as the issuer does; return the status."""
+    answer = httpx.post(f"{person.browser.base_url}/api/v1/session/oidc/logout", data={"logout_token": token})
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.status_code
+
+
+def test_body_that_is_no_logout_is_refused(gateway: Waypost) -> None:
+    address = f"http://127.0.0.1:{gateway.port('http')}/api/v1/session/oidc/logout"
+    assert httpx.post(address, json={"logout_token": "x"}).status_code == 415
+    for body in (b"", b"logout_token=a&logout_token=b", b"other=x", b"logout_token=%ff", b"\xff", b"&" * 40):
+        answer = httpx.post(address, content=body, headers={"Content-Type": "application/x-www-form-urlencoded"})
+        assert answer.status_code == 400
+    large = httpx.post(address, data={"logout_token": "x" * 20_000})
+    assert large.status_code == 413
+
+
 @pytest.mark.parametrize("where", ["", "/logout", "//evil.example/logout"])
 def test_signing_out_leads_to_the_provider_if_it_has_a_way(tmp_path: Path, where: str) -> None:
     with TestProvider() as provider:

@@ -45,7 +45,7 @@ def test_ended_token_closes_its_connections_and_opens_none(tmp_path: Path) -> No
     with TestIssuer(SigningKey("k1", "RS256")) as issuer:
         issuer.introspection_secret = SECRET
         pump, fan = issuer.token("pump", SCOPE, 3_600.0), issuer.token("fan", SCOPE, 3_600.0)
-        issuer.opaque["opaque-token-of-a-valve"] = issuer.claims("valve", SCOPE, 3_600.0)
+        issuer.opaque_tokens["opaque-token-of-a-valve"] = issuer.claims("valve", SCOPE, 3_600.0)
         text = resources_with(issuer, ASKING)
         with gateway_with(tmp_path, text) as gateway:
             with client_of(gateway, pump) as client, client_of(gateway, "opaque-token-of-a-valve", "v") as valve:

@@ -49,7 +49,7 @@ class TestIssuer:
         """Secret of the client `node` that may ask about tokens; empty: no client may."""
         self.ended: set[str] = set()
         """Tokens that are not active any more."""
-        self.opaque: dict[str, dict[str, Any]] = {}
+        self.opaque_tokens: dict[str, dict[str, Any]] = {}
         """Claims of opaque tokens."""
         self.introspected: list[str] = []
         """Tokens that were asked about."""
@@ -93,7 +93,7 @@ class TestIssuer:
         if shown != f"node:{self.introspection_secret}":
             return 401, {"error": "invalid_client"}
         self.introspected.append(token)
-        claims = self.opaque.get(token)
+        claims = self.opaque_tokens.get(token)
         if claims is None and token.count(".") == 2:
             claims = jwt.decode(token, options={"verify_signature": False})
         if claims is None or token in self.ended or claims["exp"] <= time.time():
@@ -104,6 +104,13 @@ class TestIssuer:
         now = time.time()
         base = {"iss": self.url, "aud": AUDIENCE, "sub": user, "scope": scope, "iat": now, "exp": now + expires_in_s}
         return {**base, **more}
+
+    def logout_token(self, client: str, **more: Any) -> str:
+        """Return a logout token for a client (OpenID Connect Back-Channel Logout 1.0 section 2.4)."""
+        now = time.time()
+        events = {"http://schemas.openid.net/event/backchannel-logout": {}}
+        base = {"iss": self.url, "aud": client, "iat": now, "exp": now + 120, "jti": str(now), "events": events}
+        return self.keys[-1].token({**base, **more}, typ="logout+jwt")
 
     def token(self, user: str = "ann", scope: str = "", expires_in_s: float = 300.0, **more: Any) -> str:
         """Return a token signed with the newest key."""

@@ -94,10 +94,20 @@ class Keycloak:
 
     def disable(self, user: str) -> None:
         """Disable a person, as an administrator does."""
+        address, headers = self._user(user)
+        httpx.put(address, json={"enabled": False}, headers=headers).raise_for_status()
+
+    def sign_out(self, user: str) -> None:
+        """End the sessions of a person, as an administrator does."""
+        address, headers = self._user(user)
+        httpx.post(f"{address}/logout", headers=headers).raise_for_status()
+
+    def _user(self, user: str) -> tuple[str, dict[str, str]]:
+        """Return the address of a person in the API of administrators, and the header that admits to it."""
         base = f"http://127.0.0.1:{self.port}"
         form = {"grant_type": "password", "client_id": "admin-cli", "username": ADMIN, "password": PASSWORD}
         token = httpx.post(f"{base}/realms/master/protocol/openid-connect/token", data=form).raise_for_status()
         headers = {"Authorization": f"Bearer {token.json()['access_token']}"}
         users = f"{base}/admin/realms/plant/users"
         (found,) = httpx.get(users, params={"username": user, "exact": "true"}, headers=headers).json()
-        httpx.put(f"{users}/{found['id']}", json={"enabled": False}, headers=headers).raise_for_status()
+        return f"{users}/{found['id']}", headers

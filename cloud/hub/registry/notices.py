@@ -41,6 +41,8 @@ class NoticeTopic(enum.Enum):
     CONNECTIONS = "connections"
     """Connects and disconnects of gateways."""
     USERS = "users"
+    SIGN_OUTS = "sign-outs"
+    """Logouts of people at the issuer."""
     ALERTS = "alerts"
     QUOTAS = "quotas"
     """Limits of tenants."""

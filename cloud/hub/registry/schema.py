@@ -14,7 +14,7 @@ from bridge.version import VERSION
 from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 
-SCHEMA_VERSION = 34
+SCHEMA_VERSION = 35
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -742,6 +742,18 @@ sessions = sa.Table(
     sa.Column("used_at", sa.BigInteger, nullable=False),
     sa.Column("sealed", sa.LargeBinary, nullable=True),
     sa.Column("renewing_until", sa.BigInteger, nullable=True),
+    sa.Column("token_subject", NameType, nullable=True),
+    sa.Column("token_session", NameType, nullable=True),
+    sa.Column("token_issued_at", sa.BigInteger, nullable=True),
+)
+sign_outs = sa.Table(
+    "sign_outs",
+    metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("issuer", sa.Text, nullable=False),
+    sa.Column("subject", NameType, nullable=False),
+    sa.Column("session", NameType, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
 )
 audit = sa.Table(
     "audit",

@@ -22,13 +22,19 @@ from edge.broker.http.limits import SESSION_IDLE_S, SESSION_LIFE_S, SESSION_RENE
 from edge.broker.http.session_archive import ArchiveFailed, KeptSession
 from edge.broker.http.sessions import choose_displaced
 from edge.broker.model.authorization import AccessRule
+from edge.broker.security.proof import TokenOrigin
 
 T = TypeVar("T")
 
 _US: Final = 1_000_000
 _KEPT: Final = [sessions.c[name] for name in (
-    "key", "user", "way", "secret", "rules", "expires_at", "stays", "opened_at", "used_at", "sealed"
+    "key", "user", "way", "secret", "rules", "expires_at", "stays", "opened_at", "used_at", "sealed",
+    "token_subject", "token_session", "token_issued_at",
 )]  # fmt: skip
+
+
+_RENEWED: Final = ("rules", "expires_at", "sealed", "token_subject", "token_session", "token_issued_at")
+"""Columns that the issuer's renewal of a session changes."""
 
 
 class RegistrySessions:
@@ -94,7 +100,7 @@ class RegistrySessions:
         return self._run(lambda tx: bool(tx.execute(statement).rowcount))
 
     def renewed(self, kept: KeptSession) -> None:
-        fresh = {name: value for name, value in _row(kept).items() if name in ("rules", "expires_at", "sealed")}
+        fresh = {name: value for name, value in _row(kept).items() if name in _RENEWED}
         statement = sessions.update().where(sessions.c.key == kept.key.hex()).values(renewing_until=None, **fresh)
         self._run(lambda tx: tx.execute(statement))
 
@@ -160,6 +166,7 @@ def _is_over(now_s: float) -> sa.ColumnElement[bool]:
 
 
 def _row(kept: KeptSession) -> dict[str, Any]:
+    origin = kept.origin
     return {
         "key": kept.key.hex(),
         "user": kept.user,
@@ -171,6 +178,9 @@ def _row(kept: KeptSession) -> dict[str, Any]:
         "opened_at": int(kept.opened_at_s * _US),
         "used_at": int(kept.used_at_s * _US),
         "sealed": kept.sealed or None,
+        "token_subject": None if origin is None else origin.subject,
+        "token_session": None if origin is None else origin.session,
+        "token_issued_at": None if origin is None else int(origin.issued_at_s * _US),
     }
 
 
@@ -186,4 +196,9 @@ def _kept(row: Any) -> KeptSession:
         opened_at_s=row.opened_at / _US,
         used_at_s=row.used_at / _US,
         sealed=row.sealed or b"",
+        origin=None if row.token_issued_at is None else _origin(row),
     )
+
+
+def _origin(row: Any) -> TokenOrigin:
+    return TokenOrigin("", row.token_subject or "", row.token_session or "", row.token_issued_at / _US)

@@ -27,7 +27,14 @@ from edge.broker.http.peer import peer_of
 from edge.broker.http.rates import ApiRates
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import READS
-from edge.broker.http.session_archive import BY_OPERATOR, BY_PASSWORD, ArchiveFailed, KeptSession, SessionArchive
+from edge.broker.http.session_archive import (
+    BY_OPERATOR,
+    BY_PASSWORD,
+    ArchiveFailed,
+    KeptSession,
+    SessionArchive,
+    kept_origin,
+)
 from edge.broker.http.session_cookie import SessionCookie
 from edge.broker.http.session_keeper import SessionKeeper
 from edge.broker.http.sessions import BrowserSession, BrowserSessions, OpenedSession
@@ -36,6 +43,7 @@ from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import PersonSignIn
+from edge.broker.security.sign_outs import EndedSignIn
 from edge.broker.security.site import is_loopback, same_origin
 from edge.output.text import line, word
 
@@ -239,6 +247,10 @@ class HttpAccess:
         )
         return self.keeper
 
+    def count_sign_out(self, request: Request) -> None:
+        """Count a logout of the issuer for its address. Raises RequestRefused."""
+        self._rates.check_lookup(remote_host(request), self.clock())
+
     async def recover_session(self, request: Request) -> None:
         """Bring back the session of a request if it is kept. Raises RequestRefused if that cannot be known now."""
         token = self.cookie.token(request)
@@ -295,6 +307,11 @@ class HttpAccess:
         except ArchiveFailed as error:
             raise _not_durable(error) from None
 
+    async def end_sign_in(self, ended: EndedSignIn) -> int:
+        """End what a sign-in at the issuer has opened; return the number of sessions and connections. Raises
+        SignOutNotKept."""
+        return await self.gate.sign_outs.add(ended) if self.gate is not None else 0
+
     def is_operator(self, request: Request) -> bool:
         """Return True for a local client that shows the operator token."""
         return self._by_operator(request)
@@ -310,6 +327,7 @@ class HttpAccess:
                 secret=proven.secret,
                 rules=proven.rules,
                 expires_at_s=proven.expires_at_s,
+                origin=kept_origin(proven),
                 stays=session.stays,
                 opened_at_s=self.utc_s(),
                 used_at_s=self.utc_s(),
@@ -324,7 +342,7 @@ class HttpAccess:
             return self._grant_operator(revoke) if self._operator_token is not None else None
         if gate is None or kept.by != self._way_of(gate) or (kept.by == BY_PASSWORD and not kept.secret):
             return None
-        proven = VerifiedIdentity(kept.user, kept.rules, kept.expires_at_s, kept.secret)
+        proven = VerifiedIdentity(kept.user, kept.rules, kept.expires_at_s, kept.secret, origin=kept.origin)
         return gate.grant_session(proven, "session", revoke, restored=True)
 
     def _grant_operator(self, revoke: Callable[[Ended], None]) -> Grant:

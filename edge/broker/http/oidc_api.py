@@ -3,6 +3,7 @@
 ====================================  ========  ====================================================================
 ``GET /api/v1/session/oidc``          anyone    goes to the issuer; ``?page=#/fleet&stay=1``
 ``GET /api/v1/session/oidc/callback`` anyone    comes back from it: opens the session, and goes to the page
+``POST /api/v1/session/oidc/logout``  issuer    ends what a person has opened (Back-Channel Logout 1.0)
 ====================================  ========  ====================================================================
 
 The answer of the issuer comes as a link that any site could make. So a sign-in belongs to the browser that began it: a
@@ -17,21 +18,27 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from edge.broker.http.access import HttpAccess, remote_host, set_user
+from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
-from edge.broker.http.limits import OIDC_RENEW_BEFORE_S, OIDC_RENEW_RETRY_S
+from edge.broker.http.json_documents import json_answer
+from edge.broker.http.limits import OIDC_RENEW_BEFORE_S, OIDC_RENEW_RETRY_S, SESSION_BODY_BYTES_MAX
 from edge.broker.http.pending_sign_in import PendingSignIn
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute
 from edge.broker.http.session_cookie import is_encrypted
 from edge.broker.http.sessions import BrowserSession, OpenedSession
 from edge.broker.model.authorization import Ended
 from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.sign_in import PersonSignIn, SignedInPerson, SignInFailed, SignInFault
+from edge.broker.security.sign_outs import SignOutNotKept
+from edge.output.log_history import event
 from edge.output.text import line
 
 log = logging.getLogger(__name__)
@@ -40,7 +47,17 @@ BEGIN: Final = "/api/v1/session/oidc"
 CALLBACK: Final = "/api/v1/session/oidc/callback"
 _ANSWER_CHARACTERS_MAX: Final = 4_096
 """Characters of code and state in an answer of the issuer."""
+_FORM: Final = "application/x-www-form-urlencoded"
+_FIELDS_MAX: Final = 16
+"""Fields of a logout; it has one."""
 _NOT_KEPT: Final = {**NEVER_CACHED, "Referrer-Policy": "no-referrer"}
+
+
+class LogoutDocument(msgspec.Struct, kw_only=True):
+    """Answer to a logout of the issuer, once it is on disk."""
+
+    ended: int
+    """Sessions and connections that it has ended at this node."""
 
 
 def oidc_routes(access: HttpAccess) -> Sequence[HttpRoute]:
@@ -49,6 +66,7 @@ def oidc_routes(access: HttpAccess) -> Sequence[HttpRoute]:
     return [
         HttpRoute("/api/v1/session/oidc", api.begin, methods=("GET",)),
         HttpRoute("/api/v1/session/oidc/callback", api.finish, methods=("GET",)),
+        HttpRoute("/api/v1/session/oidc/logout", api.logout, methods=("POST",)),
     ]
 
 
@@ -93,6 +111,33 @@ class _OidcApi:
         self._access.cookie.put(request, response, token, stays=session.stays)
         self._access.cookie.remove_sign_in(request, response)
         return response
+
+    async def logout(self, request: Request) -> Response:
+        """End the sign-in that the issuer has ended. The answer comes when that is durable."""
+        try:
+            self._access.count_sign_out(request)
+            ended = await self._logout_flow().ended_sign_in(await _logout_token(request))
+            count = await self._access.end_sign_in(ended)
+        except SignInFailed as failed:
+            log.warning("logout by the issuer refused: from=%s: %s", remote_host(request) or "-", failed)
+            status = 503 if failed.fault is SignInFault.ISSUER else 400
+            return RequestRefused(status, "the logout token is not accepted; the log says why", NEVER_CACHED).response()
+        except SignOutNotKept as error:
+            log.warning("logout by the issuer: %s", error)
+            what = "signed out here; but that is not on disk"
+            return RequestRefused(503, what, NEVER_CACHED, next_step="send it again").response()
+        except RequestRefused as refused:
+            return refused.response()
+        name = line(ended.subject or ended.session)
+        log.info("logout by the issuer: %s: %d sessions and connections ended", name, count, extra=event("sign-in"))
+        return json_answer(LogoutDocument(ended=count))
+
+    def _logout_flow(self) -> PersonSignIn:
+        """Return the sign-in at the issuer. Raises RequestRefused where none is configured."""
+        flow = self._access.code_flow
+        if flow is None:
+            raise RequestRefused(404, "people do not sign in at an issuer here", next_step="set oidc.clientId")
+        return flow
 
     def _flow(self) -> PersonSignIn:
         """Return the sign-in at the issuer. Raises SignInFailed where none is configured."""
@@ -188,6 +233,21 @@ class _OidcApi:
         if self._access.gate is not None and failed.fault is SignInFault.TOKEN:
             self._access.gate.failed(remote_host(request), "", "", RefusalCause.TOKEN)
         return RedirectResponse(f"/#sign-in={quote(failed.fault.value)}", 303, headers=_NOT_KEPT)
+
+
+async def _logout_token(request: Request) -> bytes:
+    """Return the token of a logout, which comes as a form. Raises RequestRefused."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise RequestRefused(415, f"the body has to be {_FORM}")
+    body = await read_body(request, SESSION_BODY_BYTES_MAX, "a logout token")
+    try:
+        fields = parse_qs(body.decode("ascii"), max_num_fields=_FIELDS_MAX)
+    except ValueError:
+        fields = {}
+    tokens = fields.get("logout_token", [])
+    if len(tokens) != 1:
+        raise RequestRefused(400, "one logout_token is expected")
+    return tokens[0].encode("utf-8", "surrogatepass")
 
 
 def _redirect_uri(request: Request) -> str:

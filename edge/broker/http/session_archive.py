@@ -16,6 +16,7 @@ import msgspec
 from bridge.hidden import hides
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_LIFE_S, SESSION_STAY_S
 from edge.broker.model.authorization import AccessRule
+from edge.broker.security.proof import TokenOrigin, VerifiedIdentity
 
 BY_PASSWORD: Final = "password"  # noqa: S105 - a word
 BY_OPERATOR: Final = "operator"
@@ -48,6 +49,8 @@ class KeptSession(msgspec.Struct, frozen=True, kw_only=True):
     """Last use that was kept; the last one may be `SESSION_TOUCHES` of the idle time later."""
     sealed: bytes = b""
     """Encrypted `IssuerMemory`; empty without one."""
+    origin: TokenOrigin | None = None
+    """Origin of the token; None without one."""
 
     @property
     def idle_s(self) -> float:
@@ -116,6 +119,11 @@ class SessionArchive(Protocol):
     def close(self) -> None:
         """Close it. Raises nothing."""
         ...
+
+
+def kept_origin(proven: VerifiedIdentity) -> TokenOrigin | None:
+    """Return the origin of a token as it is kept. The issuer cannot be asked about a token that was not kept."""
+    return proven.origin._replace(digest="") if proven.origin is not None else None
 
 
 def sealing_key(token: str) -> bytes:

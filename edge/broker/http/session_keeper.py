@@ -44,6 +44,7 @@ from edge.broker.http.session_archive import (
     IssuerMemory,
     KeptSession,
     SessionArchive,
+    kept_origin,
     seal,
     sealing_key,
     unseal,
@@ -254,7 +255,7 @@ class SessionKeeper:
         memory = unseal(session.sealing_key, kept.sealed)
         if memory is None:
             return None
-        proven = VerifiedIdentity(kept.user, kept.rules, kept.expires_at_s)
+        proven = VerifiedIdentity(kept.user, kept.rules, kept.expires_at_s, origin=kept.origin)
         return SignedInPerson(proven, memory.refresh_token, memory.id_token)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -515,7 +516,11 @@ def _renewed(kept: KeptSession, person: SignedInPerson, id_token: str, key: byte
     """Return a session with the rights that the issuer gives now. The issuer may leave out the id token."""
     memory = IssuerMemory(person.refresh_token, person.id_token or id_token)
     return msgspec.structs.replace(
-        kept, rules=person.proven.rules, expires_at_s=person.proven.expires_at_s, sealed=seal(key, memory)
+        kept,
+        rules=person.proven.rules,
+        expires_at_s=person.proven.expires_at_s,
+        sealed=seal(key, memory),
+        origin=kept_origin(person.proven),
     )
 
 

@@ -44,6 +44,7 @@ from edge.broker.security.limits import (
 from edge.broker.security.login_throttle import Failures
 from edge.broker.security.proof import Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.sign_in import BearerVerifier
+from edge.broker.security.sign_outs import SignOuts
 from edge.broker.security.token_grants import TokenGrants, revoke_grant
 from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 
@@ -125,6 +126,7 @@ class Authenticator:
         self._sessions: dict[Grant, str] = {}
         """Grants of sessions, with the id of the secret that opened them; empty for a token or certificate."""
         self.token_grants = TokenGrants()
+        self.sign_outs = SignOuts(self.token_grants)
         self._expiry_checked_at = 0.0
         self.update(snapshot or CredentialSnapshot())
 
@@ -443,13 +445,14 @@ class Authenticator:
     def grant(
         self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None], *, restored: bool = False
     ) -> Grant | None:
-        """Return the grant of a verified client for one connection; None when the user does not exist.
+        """Return the grant of a verified client for one connection; None when the user does not exist, or has signed
+        out at the issuer.
 
         The user of a token need not be known here. `revoke` is called when the rights change, until `release`.
         `restored`: it logged in earlier.
         """
         known = self._account(proven.user) is not None
-        if not known and proven.expires_at_s is None:
+        if (not known and proven.expires_at_s is None) or self.sign_outs.covers(proven.origin):
             return None
         if known and not restored:
             self.last_logins[proven.user] = self._utc_s()
@@ -500,7 +503,7 @@ class Authenticator:
         The publisher's name depends on the right to relay, so a client that gained or lost it counts as another user.
         """
         known = self._account(proven.user) is not None or proven.expires_at_s is not None
-        if not known or grant.user not in ("", proven.user):
+        if not known or grant.user not in ("", proven.user) or self.sign_outs.covers(proven.origin):
             return False
         rules = self._rules(proven)
         if grant.user and Grant(proven.user, grant.client, rules).may_relay != grant.may_relay:

@@ -19,6 +19,7 @@ from edge.broker.configuration import TokenIssuer
 from edge.broker.security.issuer_requests import SIGN_OUT, IssuerError, discover, post_form
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens, SignedInPerson, SignInFailed, SignInFault
+from edge.broker.security.sign_outs import EndedSignIn
 
 
 class TokenCheck(Protocol):
@@ -26,6 +27,10 @@ class TokenCheck(Protocol):
 
     def check_person(self, tokens: IssuedTokens, nonce: str | None, decided: Decided) -> None:
         """Call `decided` once. `nonce`: that of the sign-in; None for renewed tokens, which have none."""
+        ...
+
+    def check_logout(self, token: bytes, decided: Callable[[LoginVerdict, EndedSignIn | None], None]) -> None:
+        """Call `decided` once, for a logout token."""
         ...
 
 
@@ -91,6 +96,21 @@ class CodeFlow:
             return None
         query = {"id_token_hint": id_token, "client_id": self._client_id, "post_logout_redirect_uri": leads_to}
         return f"{place}{'&' if '?' in place else '?'}{urlencode(query)}"
+
+    async def ended_sign_in(self, logout_token: bytes) -> EndedSignIn:
+        """Return the sign-in that a logout token of the issuer ends. Raises SignInFailed."""
+        verdict: asyncio.Future[tuple[LoginVerdict, EndedSignIn | None]] = asyncio.get_running_loop().create_future()
+
+        def decided(result: LoginVerdict, found: EndedSignIn | None) -> None:
+            if not verdict.done():
+                verdict.set_result((result, found))
+
+        self._check.check_logout(logout_token, decided)
+        result, ended = await verdict
+        if ended is None:
+            fault = SignInFault.ISSUER if result is LoginVerdict.BUSY else SignInFault.TOKEN
+            raise SignInFailed(fault, "the logout token is not valid: the line before says why")
+        return ended
 
     async def _discovered(self) -> Mapping[str, Any]:
         if self._document is None:

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bridge.durable_file import replace_file
 from edge.broker.configuration import TokenIssuer
@@ -26,8 +26,10 @@ from edge.broker.security.limits import (
     ISSUER_RETRY_S,
     TOKENS_WAITING_MAX,
 )
+from edge.broker.security.logout_tokens import verify_logout
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens
+from edge.broker.security.sign_outs import EndedSignIn
 from edge.broker.security.tokens import (
     BearerTokenError,
     IssuerKey,
@@ -47,6 +49,7 @@ FILE: Final = "issuer.json"
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 """Opaque token (RFC 6750 section 2.1)."""
 
+T = TypeVar("T")
 Fetch = Callable[[TokenIssuer], Any]
 
 
@@ -74,7 +77,7 @@ class Issuer:
         self._requesting = False
         """A request is in progress; tokens with unknown keys wait for it."""
         self._wanted = asyncio.Event()
-        self._waiting: list[tuple[Callable[[], VerifiedIdentity], Decided]] = []
+        self._waiting: list[tuple[Callable[[], Any], Callable[[LoginVerdict, Any], None]]] = []
         self._following: asyncio.Task[None] | None = None
         client = configuration.client_id
         self.code_flow = CodeFlow(configuration, client, self) if client is not None else None
@@ -149,7 +152,11 @@ class Issuer:
     def _verified(self, token: bytes) -> VerifiedIdentity:
         return verify(token, self._known_keys(), self.configuration, self._utc_s())
 
-    def _check(self, verified: Callable[[], VerifiedIdentity], decided: Decided) -> None:
+    def check_logout(self, token: bytes, decided: Callable[[LoginVerdict, EndedSignIn | None], None]) -> None:
+        """Check a logout token, like `check`."""
+        self._check(lambda: verify_logout(token, self._known_keys(), self.configuration, self._utc_s()), decided)
+
+    def _check(self, verified: Callable[[], T], decided: Callable[[LoginVerdict, T | None], None]) -> None:
         try:
             proven = verified()
         except UnknownIssuerKey as why:
@@ -175,7 +182,7 @@ class Issuer:
         loop = asyncio.get_running_loop()
         return self._requesting or bool(self._waiting) or loop.time() - self._requested_at >= ISSUER_ASKED_S_MIN
 
-    def _refuse(self, why: BearerTokenError, decided: Decided) -> None:
+    def _refuse(self, why: BearerTokenError, decided: Callable[[LoginVerdict, None], None]) -> None:
         log.info("token refused: %s", why)
         decided(LoginVerdict.REFUSED if self._has_keys() else LoginVerdict.BUSY, None)
 

@@ -151,5 +151,14 @@ KNOWN_TOKEN_LIFE_S_MIN: Final = 600.0
 """Remaining life with which a token is stored. One with less has nearly ended once a machine has restarted, and clients
 with short tokens would have the file written all the time."""
 
+LOGOUT_TOKEN_AGE_S: Final = 300.0
+"""Seconds after which a logout token of the issuer is too old: it is sent at once, and again after a failure."""
+
+SIGN_OUTS_KEPT_S: Final = 7 * 86_400.0
+"""Seconds for which a logout at the issuer is kept. A token that lives longer opens connections again after it."""
+
+SIGN_OUTS_MAX: Final = 10_000
+"""Logouts of sessions, and as many of people, about 150 bytes each; the oldest are forgotten first."""
+
 VERDICT_KEPT_S: Final = 60.0
 """Seconds that a correct password needs no verification again, for devices that reconnect."""

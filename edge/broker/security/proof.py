@@ -26,6 +26,8 @@ class TokenOrigin(NamedTuple):
     """Claim `sub`: the person or client at the issuer."""
     session: str = ""
     """Claim `sid`: session of a person at the issuer; empty without one."""
+    issued_at_s: float = 0.0
+    """Claim `iat`, UTC seconds by the issuer's clock; 0 without one."""
 
 
 class VerifiedIdentity(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from bridge.hidden import hides
 from edge.broker.configuration import TokenIssuer
 from edge.broker.security.proof import Decided, VerifiedIdentity
+from edge.broker.security.sign_outs import EndedSignIn
 
 
 class SignInFault(enum.Enum):
@@ -69,6 +70,10 @@ class PersonSignIn(Protocol):
 
     async def renew(self, refresh_token: str) -> SignedInPerson:
         """Return the person again, with the rights that the issuer gives it now."""
+        ...
+
+    async def ended_sign_in(self, logout_token: bytes) -> EndedSignIn:
+        """Return the sign-in that a logout token of the issuer ends."""
         ...
 
     def sign_out_address(self, id_token: str, leads_to: str) -> str | None:

@@ -27,10 +27,9 @@ ALGORITHMS: Final = {
     "ES256": "EC", "ES384": "EC", "ES512": "EC", "EdDSA": "OKP",
 }  # fmt: skip
 """Accepted signature algorithms (RFC 7518 section 3.1, RFC 8037) and the key type of each."""
-_OPTIONS: Final[Options] = {
-    "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
-}  # fmt: skip
+_OPTIONS: Final[Options] = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}
 """PyJWT does not check times: they are checked here, with our own clock."""
+_REQUIRED: Final = ("exp", "iss", "aud")
 _OPERATIONS: Final = {operation.value: operation for operation in Operation}
 
 
@@ -83,7 +82,7 @@ def verify_person(
     subject: object = None
     if nonce is not None:
         own = msgspec.structs.replace(issuer, audience=issuer.client_id or "")
-        claims = _signed_claims(shown.id_token.encode(), keys, own)
+        claims = signed_claims(shown.id_token.encode(), keys, own)
         _check_times(claims, at_s)
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise BearerTokenError("the id token is that of another sign-in: its nonce differs")
@@ -93,7 +92,7 @@ def verify_person(
     found, unknown = "", False
     for token in filter(None, (shown.access_token, shown.id_token)):
         try:
-            claims = _signed_claims(token.encode(), keys, issuer)
+            claims = signed_claims(token.encode(), keys, issuer)
         except BearerTokenError as why:
             found, unknown = found or str(why), unknown or isinstance(why, UnknownIssuerKey)
             continue
@@ -106,7 +105,7 @@ def verify_person(
 
 def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
     """Return user and rights of a token that is valid at this time (UTC seconds). Raises BearerTokenError."""
-    return _proven(_signed_claims(token, keys, issuer), issuer, at_s)
+    return _proven(signed_claims(token, keys, issuer), issuer, at_s)
 
 
 def is_signed(token: bytes) -> bool:
@@ -136,8 +135,11 @@ def identity_of_answer(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: flo
     return _proven(claims, issuer, at_s)
 
 
-def _signed_claims(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer) -> Mapping[str, Any]:
-    """Return the claims of a token for the audience, signed by the issuer. Raises BearerTokenError."""
+def signed_claims(
+    token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, require: Sequence[str] = _REQUIRED
+) -> Mapping[str, Any]:
+    """Return the claims of a token for the audience, signed by the issuer. `require`: claims that it has to have.
+    Raises BearerTokenError."""
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError):
@@ -151,10 +153,13 @@ def _signed_claims(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer)
     ]
     if not fitting:
         raise UnknownIssuerKey("signed with an unknown key")
-    return _claims(token, fitting, algorithm, issuer)
+    return _claims(token, fitting, algorithm, issuer, require)
 
 
-def _claims(token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: TokenIssuer) -> Mapping[str, Any]:
+def _claims(
+    token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: TokenIssuer, require: Sequence[str]
+) -> Mapping[str, Any]:
+    options: Options = {**_OPTIONS, "require": list(require)}
     why = "the signature is wrong"
     for key in keys:
         try:
@@ -164,7 +169,7 @@ def _claims(token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: Tok
                 algorithms=[algorithm],
                 audience=issuer.audience,
                 issuer=issuer.issuer,
-                options=_OPTIONS,
+                options=options,
             )
         except jwt.InvalidSignatureError:
             continue
@@ -175,11 +180,11 @@ def _claims(token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: Tok
 
 def _check_times(claims: Mapping[str, Any], at_s: float) -> float:
     """Return the end of a token, UTC seconds. Raises BearerTokenError unless it is valid now."""
-    expires_at_s = _seconds(claims, "exp")
+    expires_at_s = read_seconds(claims, "exp")
     if expires_at_s <= at_s:
         raise BearerTokenError("it has expired")
     for name in ("nbf", "iat"):
-        if name in claims and _seconds(claims, name) > at_s + TOKEN_LEEWAY_S:
+        if name in claims and read_seconds(claims, name) > at_s + TOKEN_LEEWAY_S:
             raise BearerTokenError(f"{name} is in the future: check the clock of the gateway")
     return expires_at_s
 
@@ -189,17 +194,19 @@ def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> Veri
     user = _claim(claims, issuer.user_claim)
     if not isinstance(user, str) or not 0 < len(user) <= USERNAME_CHARACTERS_MAX or not user.isprintable():
         raise BearerTokenError(f"claim {issuer.user_claim} does not contain a user name")
-    origin = TokenOrigin("", _short(claims, "sub"), _short(claims, "sid"))
+    issued_at_s = read_seconds(claims, "iat") if "iat" in claims else 0.0
+    origin = TokenOrigin("", short_claim(claims, "sub"), short_claim(claims, "sid"), issued_at_s)
     return VerifiedIdentity(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s, origin=origin)
 
 
-def _short(claims: Mapping[str, Any], name: str) -> str:
+def short_claim(claims: Mapping[str, Any], name: str) -> str:
     """Return a claim that names something; empty without one, or if it is too long."""
     value = claims.get(name)
     return value if isinstance(value, str) and len(value) <= USERNAME_CHARACTERS_MAX else ""
 
 
-def _seconds(claims: Mapping[str, Any], name: str) -> float:
+def read_seconds(claims: Mapping[str, Any], name: str) -> float:
+    """Return a claim that is a time, UTC seconds. Raises BearerTokenError."""
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15 or math.isnan(value):
         raise BearerTokenError(f"claim {name} is not a time")

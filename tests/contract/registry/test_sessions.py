@@ -16,6 +16,7 @@ from cloud.hub.registry.sessions import RegistrySessions
 from edge.broker.http.limits import SESSION_IDLE_S, SESSION_LIFE_S, SESSION_RENEWAL_S, SESSION_STAY_S
 from edge.broker.http.session_archive import BY_PASSWORD, KeptSession
 from edge.broker.model.authorization import AccessRule, Operation
+from edge.broker.security.proof import TokenOrigin
 from tests.contract.registry.conftest import Place
 
 NOW_S = 1_700_000_000.0
@@ -50,7 +51,9 @@ def archive(place: Place, clock: Clock) -> Iterator[RegistrySessions]:
 
 
 def test_everything_is_kept(archive: RegistrySessions, place: Place, clock: Clock) -> None:
-    given = session("one", rules=RULES, expires_at_s=NOW_S + 300, stays=True, sealed=b"\0sealed", by="https://id")
+    origin = TokenOrigin("", "a1", "s1", NOW_S - 1)
+    more = {"sealed": b"\0sealed", "by": "https://id", "origin": origin}
+    given = session("one", rules=RULES, expires_at_s=NOW_S + 300, stays=True, **more)
     assert archive.add(given) == []
     other = RegistrySessions(place.url, clock)
     assert other.find(given.key) == given

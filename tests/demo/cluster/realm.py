@@ -33,7 +33,12 @@ def realm(roots: Sequence[str], token_s: int) -> dict[str, Any]:
         "standardFlowEnabled": True,
         "directAccessGrantsEnabled": False,
         "redirectUris": [f"{root}api/v1/session/oidc/callback" for root in roots],
-        "attributes": {"pkce.code.challenge.method": "S256", "post.logout.redirect.uris": "##".join(roots)},
+        "attributes": {
+            "pkce.code.challenge.method": "S256",
+            "post.logout.redirect.uris": "##".join(roots),
+            "backchannel.logout.url": f"{roots[0]}api/v1/session/oidc/logout",
+            "backchannel.logout.session.required": "true",
+        },
         "protocolMappers": [
             {"name": kind, "protocol": "openid-connect", "protocolMapper": kind, "config": config}
             for kind, config in mappers.items()

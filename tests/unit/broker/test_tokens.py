@@ -57,7 +57,10 @@ class TestValidTokens:
     def test_all_algorithms_are_accepted(self, algorithm: str) -> None:
         proven = checked(KEYS[algorithm].token(claims()))
         assert proven == VerifiedIdentity(
-            "ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60, origin=TokenOrigin(subject="ann")
+            "ann",
+            (AccessRule(("up/#",), frozenset({Operation.SEND})),),
+            NOW + 60,
+            origin=TokenOrigin("", "ann", "", NOW),
         )
 
     def test_several_audiences_without_a_key_id_are_accepted(self) -> None:
