@@ -194,7 +194,7 @@ class HubServer:
         self._spaces = _make_spaces(configuration, self.acceptor, self._opened_space, self._removals)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._messaging = _make_messaging(configuration, self._id, self._spaces, self._copies)
-        self._users, self._sign_outs = self._follow_users(), self._share_sign_outs(registry)
+        self._users, self._sign_outs = self._follow_users(), self._follow_sign_outs(registry)
         hint = self._notices.follow(NoticeTopic.QUOTAS)
         self._quotas = SharedQuotas(registry, configuration.tenants, self._spaces.follow, hint)
         self._connections = Connections(self.acceptor)
@@ -358,13 +358,8 @@ class HubServer:
         made = self.sources[RECEIPTS] = ReceiptService(self._committer, signer, _now_us)
         return made
 
-    def _share_sign_outs(self, registry: sa.URL) -> SharedSignOuts | None:
-        """Make the logouts of people, which count at every hub; None where people do not sign in at an issuer."""
-        oidc = self._configuration.oidc
-        if self._issuer is None or oidc is None or oidc.client_id is None:
-            return None
-        hint = self._notices.follow(NoticeTopic.SIGN_OUTS)
-        return SharedSignOuts(registry, oidc.issuer, self._gate.sign_outs, hint)
+    def _follow_sign_outs(self, registry: sa.URL) -> SharedSignOuts | None:
+        return _share_sign_outs(self._configuration, registry, self._gate, self._notices)
 
     def _follow_users(self) -> FollowedUsers | SharedUsers | None:
         """Read the users and follow their changes, in a configured registry or in the data directory; None without
@@ -676,6 +671,16 @@ def _hub_figures(
         configurations=desired.figures.gateways if desired is not None else {},
         campaigns=campaigns,
     )
+
+
+def _share_sign_outs(
+    configuration: HubConfiguration, registry: sa.URL, gate: Authenticator, notices: ChangeNotices
+) -> SharedSignOuts | None:
+    """Make the logouts of people, which count at every hub; None where people do not sign in at an issuer."""
+    oidc = configuration.oidc
+    if configuration.dev or oidc is None or oidc.client_id is None:
+        return None
+    return SharedSignOuts(registry, oidc.issuer, gate.sign_outs, notices.follow(NoticeTopic.SIGN_OUTS))
 
 
 def _make_removals(registry: sa.URL, hub: str) -> tuple[ChangeNotices, HubTenantRemovals]:

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from edge.broker.http.session_keeper import SessionKeeper
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.issuer import Issuer
+    from edge.broker.security.sign_outs import SignOuts
     from edge.configuration.trials import Trials
 
 log = logging.getLogger(__name__)
@@ -346,21 +347,10 @@ class Gateway:
         if wanted is not None:
             from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography takes 10 MiB
 
-            await self._load_sign_outs(wanted)
+            await _load_sign_outs(self.broker.gate.sign_outs, wanted, self._data)
             self._issuer = Issuer(wanted, self._data)
             self.broker.gate.accept_tokens(self._issuer)
             self._issuer.start(self.broker.gate.token_grants)
-
-    async def _load_sign_outs(self, issuer: TokenIssuer) -> None:
-        """Keep the logouts of people who sign in at the console, and let those of before count."""
-        sign_outs = self.broker.gate.sign_outs
-        sign_outs.archive = None
-        if issuer.client_id is not None:
-            from edge.broker.security.sign_out_file import SignOutFile  # noqa: PLC0415 - only with sign-ins
-
-            kept = SignOutFile(self._data, issuer.issuer)
-            sign_outs.apply(await asyncio.to_thread(kept.load))
-            sign_outs.archive = kept
 
     # --- console and status -----------------------------------------------------------------------------------
 
@@ -594,6 +584,17 @@ class Gateway:
         app = make_app(self.status, self._series, access, self, routes, self._histories)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
+
+
+async def _load_sign_outs(sign_outs: SignOuts, issuer: TokenIssuer, data: Path) -> None:
+    """Keep the logouts of people who sign in at the console, and let those of before count."""
+    sign_outs.clear()
+    if issuer.client_id is not None:
+        from edge.broker.security.sign_out_file import SignOutFile  # noqa: PLC0415 - only with sign-ins
+
+        kept = SignOutFile(data, issuer.issuer)
+        sign_outs.apply(await asyncio.to_thread(kept.load))
+        sign_outs.keep_in(kept)
 
 
 def _bridge_figures(bridge: BridgeStatus) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Logouts of people at the issuer, which count at every hub on the registry.
 
-For a thread of its own. Of two transactions the one with the higher number may commit first, so the mark by which a hub
-sees changes has their count too.
+For a thread of its own. Of two transactions the one with the higher number may commit first, and each may delete rows,
+so the mark by which a hub sees changes has their count and sum too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class SignOutMark(NamedTuple):
 
     rows: int
     highest: int
+    numbers: int
+    """Sum of the numbers."""
 
 
 class RegistrySignOuts:
@@ -45,7 +47,12 @@ class RegistrySignOuts:
         def work(tx: sa.Connection) -> None:
             now_s = self._database.dialect.utc_s(tx)
             row = {"issuer": self._issuer, "subject": ended.subject, "session": ended.session}
-            tx.execute(sign_outs.insert().values(**row, at=int(ended.at_s * _US)))
+            same = sa.and_(*(sign_outs.c[name] == value for name, value in row.items()))
+            at = int(ended.at_s * _US)
+            if tx.execute(sa.select(sign_outs.c.number).where(same, sign_outs.c.at >= at).limit(1)).first() is not None:
+                return  # the issuer has sent it again
+            tx.execute(sign_outs.delete().where(same))
+            tx.execute(sign_outs.insert().values(**row, at=at))
             highest = tx.execute(sa.select(sa.func.max(sign_outs.c.number))).scalar_one()
             over = sa.or_(
                 sign_outs.c.at < int((now_s - SIGN_OUTS_KEPT_S) * _US), sign_outs.c.number <= highest - self._most
@@ -57,8 +64,10 @@ class RegistrySignOuts:
 
     def mark(self) -> SignOutMark:
         """Return the state of the table."""
-        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(sign_outs.c.number), 0)).select_from(sign_outs)
-        return self._reading.transaction(lambda tx: SignOutMark(*tx.execute(query).one()))
+        number = sign_outs.c.number
+        figures = (sa.func.count(number), sa.func.max(number), sa.func.sum(number))
+        found = self._reading.transaction(lambda tx: tx.execute(sa.select(*figures)).one())
+        return SignOutMark(*(int(each or 0) for each in found))
 
     def read(self) -> list[EndedSignIn]:
         """Return the logouts of the issuer, the oldest first."""

@@ -41,7 +41,7 @@ from edge.broker.http.sessions import BrowserSession, BrowserSessions, OpenedSes
 from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant, Operation
 from edge.broker.model.refusals import RefusalCause
 from edge.broker.security.authenticator import Authenticator
-from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
+from edge.broker.security.proof import LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.sign_in import PersonSignIn
 from edge.broker.security.sign_outs import EndedSignIn
 from edge.broker.security.site import is_loopback, same_origin
@@ -243,13 +243,19 @@ class HttpAccess:
         `shared`: other nodes use the archive too, so a session that is unknown here may be open there.
         """
         self.keeper = SessionKeeper(
-            self.sessions, open_archive, self._grant_kept, clock=self.clock, utc_s=self.utc_s, shared=shared
+            self.sessions,
+            open_archive,
+            self._grant_kept,
+            clock=self.clock,
+            utc_s=self.utc_s,
+            shared=shared,
+            has_signed_out=self._has_signed_out,
         )
         return self.keeper
 
     def count_sign_out(self, request: Request) -> None:
         """Count a logout of the issuer for its address. Raises RequestRefused."""
-        self._rates.check_lookup(remote_host(request), self.clock())
+        self._rates.check_sign_out(remote_host(request), self.clock())
 
     async def recover_session(self, request: Request) -> None:
         """Bring back the session of a request if it is kept. Raises RequestRefused if that cannot be known now."""
@@ -344,6 +350,14 @@ class HttpAccess:
             return None
         proven = VerifiedIdentity(kept.user, kept.rules, kept.expires_at_s, kept.secret, origin=kept.origin)
         return gate.grant_session(proven, "session", revoke, restored=True)
+
+    def _has_signed_out(self, kept: KeptSession) -> bool:
+        """Return True for a session with a sign-in that the issuer has ended."""
+        return self.gate is not None and self.gate.sign_outs.covers(kept.origin)
+
+    def origin_of(self, session: BrowserSession) -> TokenOrigin | None:
+        """Return the origin of the token of a session; None without one."""
+        return self.gate.token_grants.origin_of(session.grant) if self.gate is not None else None
 
     def _grant_operator(self, revoke: Callable[[Ended], None]) -> Grant:
         return Grant(OPERATOR, "session", self._operator_rules, revoke)

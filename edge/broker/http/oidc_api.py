@@ -24,6 +24,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.http.access import HttpAccess, remote_host, set_user
 from edge.broker.http.body import read_body
 from edge.broker.http.caching import NEVER_CACHED
@@ -36,6 +37,7 @@ from edge.broker.http.session_cookie import is_encrypted
 from edge.broker.http.sessions import BrowserSession, OpenedSession
 from edge.broker.model.authorization import Ended
 from edge.broker.model.refusals import RefusalCause
+from edge.broker.security.proof import renewed_origin
 from edge.broker.security.sign_in import PersonSignIn, SignedInPerson, SignInFailed, SignInFault
 from edge.broker.security.sign_outs import SignOutNotKept
 from edge.output.log_history import event
@@ -134,7 +136,9 @@ class _OidcApi:
 
     def _logout_flow(self) -> PersonSignIn:
         """Return the sign-in at the issuer. Raises RequestRefused where none is configured."""
-        flow = self._access.code_flow
+        flow, gate = self._access.code_flow, self._access.gate
+        if flow is None and gate is not None and gate.mode is AuthenticationMode.EXTERNAL and gate.bearer is None:
+            raise RequestRefused(503, "the issuer is being changed")
         if flow is None:
             raise RequestRefused(404, "people do not sign in at an issuer here", next_step="set oidc.clientId")
         return flow
@@ -210,8 +214,10 @@ class _OidcApi:
                 continue
             if keeper is not None and not await keeper.may_renew(session):
                 continue
+            origin = self._access.origin_of(session)
             try:
                 person = await flow.renew(refresh_token)
+                person = person._replace(proven=renewed_origin(origin, person.proven))
             except SignInFailed as failed:
                 log.info("session of %s is not renewed: %s", line(session.user), failed)
                 if failed.fault is not SignInFault.ISSUER:

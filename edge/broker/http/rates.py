@@ -67,6 +67,7 @@ class ApiRates:
         self._users = RequestRates(USER_LIMIT)
         self._addresses = RequestRates(ADDRESS_LIMIT)
         self._lookups = RequestRates(LOOKUP_LIMIT)
+        self._sign_outs = RequestRates(LOOKUP_LIMIT)
 
     def check_address(self, path: str, address: str, now: float) -> None:
         """Count a request without valid credentials from an address. Raises RequestRefused."""
@@ -78,6 +79,11 @@ class ApiRates:
         """Count a request of a user. Raises RequestRefused."""
         if _is_limited(path):
             _require(self._users.take(user, now), f"more than {USER_LIMIT.per_s:g} requests a second of {user}")
+
+    def check_sign_out(self, address: str, now: float) -> None:
+        """Count a logout of the issuer from an address. Raises RequestRefused."""
+        why = f"more than {LOOKUP_LIMIT.per_s:g} logouts a second from {address}"
+        _require(self._sign_outs.take(address, now), why)
 
     def check_lookup(self, address: str, now: float) -> None:
         """Count an unknown session from an address, on any path. Raises RequestRefused."""

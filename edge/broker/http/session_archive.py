@@ -123,7 +123,7 @@ class SessionArchive(Protocol):
 
 def kept_origin(proven: VerifiedIdentity) -> TokenOrigin | None:
     """Return the origin of a token as it is kept. The issuer cannot be asked about a token that was not kept."""
-    return proven.origin._replace(digest="") if proven.origin is not None else None
+    return proven.origin._replace(digest="", text=b"") if proven.origin is not None else None
 
 
 def sealing_key(token: str) -> bytes:

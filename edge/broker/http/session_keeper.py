@@ -51,7 +51,7 @@ from edge.broker.http.session_archive import (
 )
 from edge.broker.http.sessions import BrowserSession, BrowserSessions, key_of
 from edge.broker.model.authorization import Ended, Grant
-from edge.broker.security.proof import VerifiedIdentity
+from edge.broker.security.proof import VerifiedIdentity, renewed_origin
 from edge.broker.security.sign_in import SignedInPerson
 from edge.output.text import line
 
@@ -94,8 +94,11 @@ class SessionKeeper:
         clock: Callable[[], float],
         utc_s: Callable[[], float],
         shared: bool = False,
+        has_signed_out: Callable[[KeptSession], bool] = lambda _: False,
     ) -> None:
-        """`clock` returns monotonic seconds; `utc_s` UTC seconds. `shared`: other nodes use the archive too."""
+        """`clock` returns monotonic seconds; `utc_s` UTC seconds. `shared`: other nodes use the archive too.
+        `has_signed_out` returns True for a session with a sign-in that the issuer has ended."""
+        self._has_signed_out = has_signed_out
         self._renewer: Renewer | None = None
         self.trouble: str | None = None
         """Why sessions are not kept; None if they are."""
@@ -314,12 +317,15 @@ class SessionKeeper:
         memory = unseal(sealing_key(token), kept.sealed)
         if memory is None or self._renewer is None or kept.is_over(self._utc_s()) or kept.expires_at_s is None:
             return None
+        if self._has_signed_out(kept):
+            return None
         ends_at_s = kept.expires_at_s
         if not await self._ask(lambda archive: archive.claim(kept.key, ends_at_s, self._utc_s())):
             return None
         person = await self._renewer.renew(memory.refresh_token)
         if person is None or person.proven.user != kept.user:
             return None
+        person = person._replace(proven=renewed_origin(kept.origin, person.proven))
         fresh = _renewed(kept, person, memory.id_token, sealing_key(token))
         await self._renewed(fresh)
         return fresh

@@ -374,21 +374,14 @@ class Authenticator:
         """Record a failed login as this user from this address. `cause` None: the user is unknown, or the password or
         token is wrong."""
         self.refused += 1
-        self.refusals.add(cause or self._cause_of_failure(username), source, user=username, client=client)
+        known = self._by_login(username) is not None
+        self.refusals.add(cause or _cause_of_failure(self, known=known), source, user=username, client=client)
         now = self._clock()
         self._failures.add(source, username, now)
         if now >= self._log_failures_at:  # not a line for each: guessing must not fill the log
             self._log_failures_at = now + FAILURE_LOG_S
             words = "token refused" if self.tokens else LoginVerdict.REFUSED.value
             log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
-
-    def _cause_of_failure(self, username: str) -> RefusalCause:
-        """Return why a login with a complete name and secret failed."""
-        if self.tokens:
-            return RefusalCause.TOKEN
-        if not self.passwords:
-            return RefusalCause.CERTIFICATE
-        return RefusalCause.WRONG_PASSWORD if self._by_login(username) is not None else RefusalCause.UNKNOWN_USER
 
     # --- tokens -------------------------------------------------------------------------------------------------
 
@@ -416,7 +409,10 @@ class Authenticator:
         def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if verdict is LoginVerdict.REFUSED:
                 self.failed(source, "", client, RefusalCause.TOKEN)
-            decided(verdict, proven)
+            elif verdict is LoginVerdict.ENDED:
+                self.refused += 1
+                self.refusals.add(RefusalCause.TOKEN, source, client=client)
+            decided(LoginVerdict.REFUSED if verdict is LoginVerdict.ENDED else verdict, proven)
 
         if self.bearer is None or not self.tokens or not 0 < len(token) <= TOKEN_BYTES_MAX:
             known(LoginVerdict.REFUSED, None)
@@ -503,7 +499,8 @@ class Authenticator:
         The publisher's name depends on the right to relay, so a client that gained or lost it counts as another user.
         """
         known = self._account(proven.user) is not None or proven.expires_at_s is not None
-        if not known or grant.user not in ("", proven.user) or self.sign_outs.covers(proven.origin):
+        held = grant in self._grants.get(grant.user, ())  # it may have ended while the token was verified
+        if not (known and held) or grant.user not in ("", proven.user) or self.sign_outs.covers(proven.origin):
             return False
         rules = self._rules(proven)
         if grant.user and Grant(proven.user, grant.client, rules).may_relay != grant.may_relay:
@@ -559,6 +556,15 @@ class Authenticator:
         """Close every connection that has a grant, after a change of mode."""
         for grant in [each for grants in self._grants.values() for each in grants]:
             revoke_grant(grant, Ended.CHANGED)
+
+
+def _cause_of_failure(gate: Authenticator, *, known: bool) -> RefusalCause:
+    """Return why a login with a complete name and secret failed. `known`: a user has this name."""
+    if gate.tokens:
+        return RefusalCause.TOKEN
+    if not gate.passwords:
+        return RefusalCause.CERTIFICATE
+    return RefusalCause.WRONG_PASSWORD if known else RefusalCause.UNKNOWN_USER
 
 
 def _scram_verifier(user: CredentialUser, at_s: float) -> ScramVerifier:

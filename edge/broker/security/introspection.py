@@ -17,18 +17,26 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from edge.broker.configuration import TokenIntrospection, TokenIssuer
-from edge.broker.security.issuer_requests import IntrospectionEndpoint, IssuerError
+from edge.broker.security.issuer_requests import (
+    IntrospectionEndpoint,
+    IssuerError,
+    IssuerUnreachable,
+    TokenUnreadable,
+)
 from edge.broker.security.known_tokens import KnownToken, KnownTokens
 from edge.broker.security.limits import (
     INACTIVE_KEPT_S,
+    INTROSPECTION_PATIENCE_S,
     INTROSPECTION_RETRY_S,
     INTROSPECTION_THREADS,
+    INTROSPECTION_TIMEOUT_S,
+    KNOWN_TOKENS_BYTES_MAX,
     KNOWN_TOKENS_WRITTEN_PER_S_MAX,
 )
 from edge.broker.security.proof import Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
@@ -47,11 +55,17 @@ Ask = Callable[[bytes], Mapping[str, Any]]
 class TokenConnections(Protocol):
     """Open connections by token (`edge.broker.security.token_grants`)."""
 
-    def digests(self) -> set[str]:
-        """Return the digests of the tokens of open connections."""
+    @property
+    def texts(self) -> Mapping[str, bytes]:
+        """Tokens of open connections by digest."""
         ...
 
-    def end(self, ended: Callable[[TokenOrigin], bool]) -> int:
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of these tokens."""
+        ...
+
+    def end_digests(self, digests: Iterable[str]) -> int:
         """Close the connections of tokens; return their number."""
         ...
 
@@ -83,6 +97,7 @@ class Introspection:
         self._tasks: list[asyncio.Task[None]] = []
         self._pace = QuestionPace()
         self._probe_at = float("-inf")
+        self._probed = False
         self._save_at = float("-inf")
         """When new tokens may be written, monotonic."""
         self._save_fails = False
@@ -122,25 +137,35 @@ class Introspection:
         one. `source`: address of the client."""
         digest, login = digest_of(token), WaitingToken(decided, source, proven)
         known, now = self._known.find(digest), self._clock()
+        offline = known is not None and self._known.is_valid_offline(known, self._utc_s())
         if self._known.is_inactive(digest, now):
-            decided(LoginVerdict.REFUSED, None)
+            login.decide(LoginVerdict.REFUSED if proven is None else LoginVerdict.ENDED, None)
         elif self.problem is not None or (known is not None and now - known.answered_at < self.interval_s):
             self._answer(digest, token, login)
         elif self._questions.add_login(digest, token, login):
             self._wanted.set()
+            if offline:
+                asyncio.get_running_loop().call_later(INTROSPECTION_PATIENCE_S, self._answer, digest, token, login)
+        elif offline:  # a crowd of strangers does not keep known clients out; their connection is asked about
+            self._answer(digest, token, login)
         else:
-            decided(LoginVerdict.BUSY, None)
+            login.decide(LoginVerdict.BUSY, None)
 
     def _answer(self, digest: str, token: bytes, login: WaitingToken) -> None:
         """Answer a login by what is known: a token that was never active is asked to come again."""
         known = self._known.find(digest)
         proven = login.proven or (known.proven if known is not None else None)
         accepted = known is not None and self._known.is_valid_offline(known, self._utc_s())
-        if known is None or proven is None or not accepted or not self._known.keep_token(known, token):
-            login.decided(LoginVerdict.BUSY, None)
+        if proven is None or not accepted or not self._has_room(digest, token):
+            login.decide(LoginVerdict.BUSY, None)
             return
-        origin = (proven.origin or TokenOrigin())._replace(digest=digest)
-        login.decided(LoginVerdict.ACCEPTED, proven._replace(origin=origin))
+        origin = (proven.origin or TokenOrigin())._replace(digest=digest, text=token)
+        login.decide(LoginVerdict.ACCEPTED, proven._replace(origin=origin))
+
+    def _has_room(self, digest: str, token: bytes) -> bool:
+        """Return True if another connection may hold this token."""
+        held = self._connections
+        return held is None or digest in held.texts or held.text_bytes + len(token) <= KNOWN_TOKENS_BYTES_MAX
 
     def _answer_without_issuer(self, question: TokenQuestion) -> None:
         for login in self._questions.finish(question):
@@ -152,34 +177,54 @@ class Introspection:
         """Ask the questions, one after the other."""
         while True:
             await self._wanted.wait()
-            if not len(self._questions):
-                self._wanted.clear()
-                continue
             question = self._questions.take()
             if question is None:
+                self._wanted.clear()
                 continue
             try:
                 await asyncio.sleep(self._pace.delay_s(self._clock()))
                 await self._ask_about(question)
+            except Exception:  # an internal error must not end the questions silently
+                log.exception("a question to the token issuer failed with an internal error")
             finally:
                 self._answer_without_issuer(question)
 
     async def _ask_about(self, question: TokenQuestion) -> None:
-        """Ask the issuer about one token. Without an answer find out whether that is due to the token."""
+        """Ask the issuer about one token. Without an answer find out if that is due to the token."""
         try:
             document = await self._asked(question.token)
         except IssuerError as why:
-            log.debug("introspection: %s", why)
-            known = self._known.find(question.digest)
-            if known is not None:  # ask again somewhat later
-                known.answered_at = self._clock() - self.interval_s + min(INTROSPECTION_RETRY_S, self.interval_s)
-            await self._probe()
+            await self._unanswered(question, why)
             return
         self._is_back()
         self._take_answer(question, document)
 
+    async def _unanswered(self, question: TokenQuestion, why: IssuerError) -> None:
+        """Ask about a made-up token, unless the issuer was not reached. A token that it cannot read is refused only if
+        it can answer, and the token was never active here."""
+        known = self._known.find(question.digest)
+        if known is not None:  # ask again somewhat later
+            known.fails = True
+            known.answered_at = self._clock() - self.interval_s + min(INTROSPECTION_RETRY_S, self.interval_s)
+        if isinstance(why, IssuerUnreachable):
+            self._went_away(str(why))
+            return
+        await self._probe()
+        if self.problem is None and known is None and isinstance(why, TokenUnreadable):
+            self._take_answer(question, {"active": False})
+
     async def _asked(self, token: bytes) -> Mapping[str, Any]:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._ask, token)
+        """Return the answer about a token. Its thread may take longer than the time limit, in the resolver of names.
+
+        Raises IssuerError.
+        """
+        asked = asyncio.get_running_loop().run_in_executor(self._executor, self._ask, token)
+        asked.add_done_callback(_forget_error)
+        try:
+            async with asyncio.timeout(INTROSPECTION_TIMEOUT_S):
+                return await asyncio.shield(asked)
+        except TimeoutError:
+            raise IssuerUnreachable(f"no answer within {INTROSPECTION_TIMEOUT_S:g} s") from None
 
     def _take_answer(self, question: TokenQuestion, document: Mapping[str, Any]) -> None:
         """Note the answer about a token, and answer the logins that wait for it."""
@@ -193,11 +238,12 @@ class Introspection:
             self._end(digest, now)
             log.info("token refused: %s", why)
             for login in logins:
-                login.decided(LoginVerdict.REFUSED, None)
+                login.decide(LoginVerdict.REFUSED if login.proven is None else LoginVerdict.ENDED, None)
             return
-        in_use = self._in_use()
-        if not self._known.confirm(digest, fresh, in_use):
-            log.warning("no room for a further token: %d belong to open connections", len(in_use))
+        if not self._known.confirm(digest, fresh, self._in_use()):
+            log.warning("no room for a further token: %d belong to open connections", len(self._in_use()))
+        if _has_changed(before, fresh) and self._connections is not None:
+            self._connections.end_digests([digest])  # they come again with the rights of now
         for login in logins:
             self._answer(digest, question.token, login)
 
@@ -223,23 +269,30 @@ class Introspection:
         """End the connections of a token that is not active."""
         self._known.end(digest, now + min(INACTIVE_KEPT_S, self.interval_s))
         if self._connections is not None:
-            self._connections.end(lambda origin: origin.digest == digest)
+            self._connections.end_digests([digest])
 
-    def _in_use(self) -> set[str]:
-        return self._connections.digests() if self._connections is not None else set()
+    def _in_use(self) -> Mapping[str, bytes]:
+        """Return the tokens of open connections by digest."""
+        return self._connections.texts if self._connections is not None else {}
 
     # --- while connections are open ---------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Ask about the tokens of open connections, and whether a silent issuer is back."""
-        await self._probe()
         while True:
-            if self.problem is not None and self._clock() >= self._probe_at:
-                await self._probe()
-            self._review()
-            if self._known.revoked or (self._known.changed and self._clock() >= self._save_at):
-                await self._save()
+            try:
+                await self._look()
+            except Exception:  # an internal error must not end the task silently
+                log.exception("following the token issuer failed with an internal error")
             await asyncio.sleep(TICK_S)
+
+    async def _look(self) -> None:
+        if not self._probed or (self.problem is not None and self._clock() >= self._probe_at):
+            self._probed = True
+            await self._probe()
+        self._review()
+        if (self._known.revoked or self._known.changed) and self._clock() >= self._save_at:
+            await self._save()
 
     async def _probe(self) -> None:
         """Ask about a made-up token, which any answer shows to be reached."""
@@ -269,17 +322,17 @@ class Introspection:
 
     def _review(self) -> None:
         """Let the tokens of open connections be asked about in time, and end those that count no longer."""
-        now, at_s, in_use = self._clock(), self._utc_s(), self._in_use()
-        self._known.tidy(in_use, at_s, now - self.interval_s, away=self.problem is not None)
-        gone = {digest for digest in in_use if self._known.find(digest) is None}
+        now, at_s, in_use = self._clock(), self._utc_s(), dict(self._in_use())
+        self._known.tidy(in_use, at_s, away=self.problem is not None)
+        gone = [digest for digest in in_use if self._known.find(digest) is None]
         if gone and self._connections is not None:
-            self._connections.end(lambda origin: origin.digest in gone)
+            self._connections.end_digests(gone)
         if self.problem is not None:
             return
-        for digest in in_use - gone:
+        for digest, text in in_use.items():
             known = self._known.find(digest)
-            if known is not None and known.token and now - known.answered_at >= self.interval_s:
-                self._questions.add_refresh(digest, known.token)
+            if known is not None and now - known.answered_at >= self.interval_s:
+                self._questions.add_refresh(digest, text)
         if len(self._questions):
             self._wanted.set()
 
@@ -297,3 +350,16 @@ class Introspection:
         else:
             self._save_at = self._clock() + written / KNOWN_TOKENS_WRITTEN_PER_S_MAX
             self._save_fails = False
+
+
+def _has_changed(before: KnownToken | None, fresh: KnownToken) -> bool:
+    """Return True if the issuer gives an opaque token another user, other rights or an earlier end than before."""
+    if before is None or before.proven is None or fresh.proven is None:
+        return False
+    return before.proven[:2] != fresh.proven[:2] or fresh.expires_at_s < before.expires_at_s
+
+
+def _forget_error(asked: asyncio.Future[Any]) -> None:
+    """Take the error of a question that came too late."""
+    if not asked.cancelled():
+        asked.exception()

@@ -34,6 +34,14 @@ class IssuerError(Exception):
     """A request to the issuer failed. The message says why."""
 
 
+class IssuerUnreachable(IssuerError):
+    """The issuer did not answer."""
+
+
+class TokenUnreadable(IssuerError):
+    """The issuer answered 400 to a question about a token: the token is none, or something in between refuses."""
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Refuses redirects, which could lead from TLS to plain HTTP."""
 
@@ -73,7 +81,8 @@ class IntrospectionEndpoint:
         """Opener and address, found once: reading the authorities of the system takes longer than a question."""
 
     def ask(self, token: bytes) -> Mapping[str, Any]:
-        """Return the answer about a token, with `active`; blocks. Raises IssuerError."""
+        """Return the answer about a token, with `active`; blocks. Raises IssuerError, of it `TokenUnreadable` and
+        `IssuerUnreachable`."""
         try:
             return self._answer(token)
         except IssuerError:
@@ -83,17 +92,18 @@ class IntrospectionEndpoint:
     def _answer(self, token: bytes) -> Mapping[str, Any]:
         if self._found is None:
             opener = _opener(self._issuer)
-            self._found = opener, _checked(_document(opener, self._issuer), _INTROSPECTION, self._issuer)
+            document = _document(opener, self._issuer, INTROSPECTION_TIMEOUT_S)
+            self._found = opener, _checked(document, _INTROSPECTION, self._issuer)
         opener, where = self._found
         form: dict[str, str | bytes] = {"token": token, "token_type_hint": "access_token"}
-        status, document = _read(opener, _form_request(where, form, self._secret), INTROSPECTION_TIMEOUT_S)
-        if status == 400:  # a token that the issuer cannot read
-            return {"active": False}
+        status, answer = _read(opener, _form_request(where, form, self._secret), INTROSPECTION_TIMEOUT_S)
+        if status == 400:
+            raise TokenUnreadable(f"{where}: status 400")
         if status in (401, 403):
             raise IssuerError(f"{where}: status {status}: check introspection.clientId and clientSecret")
-        if status != 200 or not isinstance(document, Mapping) or not isinstance(document.get("active"), bool):
+        if status != 200 or not isinstance(answer, Mapping) or not isinstance(answer.get("active"), bool):
             raise IssuerError(f"{where}: status {status}, and no answer about the token")
-        return document
+        return answer
 
 
 def post_form(
@@ -125,8 +135,10 @@ def _opener(issuer: TokenIssuer) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def _document(opener: urllib.request.OpenerDirector, issuer: TokenIssuer) -> Mapping[str, Any]:
-    document = _get(opener, issuer.issuer.rstrip("/") + DISCOVERY)
+def _document(
+    opener: urllib.request.OpenerDirector, issuer: TokenIssuer, within_s: float = ISSUER_TIMEOUT_S
+) -> Mapping[str, Any]:
+    document = _get(opener, issuer.issuer.rstrip("/") + DISCOVERY, within_s)
     if not isinstance(document, dict) or document.get("issuer") != issuer.issuer:
         raise IssuerError("its discovery document is that of another issuer")  # section 4.3
     return document
@@ -149,8 +161,8 @@ def _checked(document: Mapping[str, Any], name: str, issuer: TokenIssuer) -> str
     return where
 
 
-def _get(opener: urllib.request.OpenerDirector, url: str) -> Any:
-    status, document = _read(opener, urllib.request.Request(url))  # noqa: S310 - a checked address
+def _get(opener: urllib.request.OpenerDirector, url: str, within_s: float = ISSUER_TIMEOUT_S) -> Any:
+    status, document = _read(opener, urllib.request.Request(url), within_s)  # noqa: S310 - a checked address
     if status != 200:
         raise IssuerError(f"{url}: status {status}")
     return document
@@ -177,7 +189,9 @@ def _read(
         if status >= 300:
             return status, _error_document(body)
         return status, json.loads(body)
-    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+    except OSError as error:
+        raise IssuerUnreachable(f"{url}: {getattr(error, 'reason', None) or str(error)}") from error
+    except (ValueError, RecursionError, http.client.HTTPException) as error:
         raise IssuerError(f"{url}: {getattr(error, 'reason', None) or str(error) or type(error).__name__}") from error
 
 

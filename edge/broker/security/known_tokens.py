@@ -17,7 +17,6 @@ from bridge.durable_file import replace_file
 from edge.broker.security.limits import (
     INACTIVE_TOKENS_MAX,
     KNOWN_TOKEN_LIFE_S_MIN,
-    KNOWN_TOKENS_BYTES_MAX,
     KNOWN_TOKENS_MAX,
 )
 from edge.broker.security.proof import VerifiedIdentity
@@ -47,7 +46,7 @@ class _StoredTokens(msgspec.Struct, frozen=True, kw_only=True):
 class KnownToken:
     """An active token."""
 
-    __slots__ = ("active_at_s", "answered_at", "expires_at_s", "proven", "stored_at_s", "token")
+    __slots__ = ("active_at_s", "answered_at", "expires_at_s", "fails", "proven", "stored_at_s")
 
     def __init__(
         self, active_at_s: float, answered_at: float, expires_at_s: float, proven: VerifiedIdentity | None
@@ -59,8 +58,8 @@ class KnownToken:
         self.expires_at_s = expires_at_s
         self.proven = proven
         """Identity that the issuer gave an opaque token; None for a signed one."""
-        self.token = b""
-        """The token, to ask again; empty while no connection uses it."""
+        self.fails = False
+        """The last question about it had no answer."""
         self.stored_at_s = float("-inf")
         """`active_at_s` as the file has it."""
 
@@ -78,7 +77,6 @@ class KnownTokens:
         """The least recently confirmed first."""
         self._inactive: dict[str, float] = {}
         """Monotonic time until which a token counts as inactive; the oldest first."""
-        self._bytes = 0
         self.changed = False
         """True while the file lacks a token."""
         self.revoked = False
@@ -108,20 +106,10 @@ class KnownTokens:
         self._inactive.pop(digest, None)
         self._active[digest] = fresh
         if before is not None:
-            fresh.token, fresh.stored_at_s = before.token, before.stored_at_s
+            fresh.stored_at_s = before.stored_at_s
         stored_late = fresh.active_at_s - fresh.stored_at_s > self._grace_s / 8
         if stored_late and fresh.expires_at_s - fresh.active_at_s >= KNOWN_TOKEN_LIFE_S_MIN:
             self.changed = True
-        return True
-
-    def keep_token(self, known: KnownToken, token: bytes) -> bool:
-        """Keep a token to ask about it again. Return False if there is no room."""
-        if known.token:
-            return True
-        if self._bytes + len(token) > KNOWN_TOKENS_BYTES_MAX:
-            return False
-        known.token = token
-        self._bytes += len(token)
         return True
 
     def end(self, digest: str, until: float) -> None:
@@ -136,34 +124,26 @@ class KnownTokens:
 
     def forget(self, digest: str) -> None:
         """Forget an active token. Idempotent."""
-        known = self._active.pop(digest, None)
-        if known is not None:
-            self._drop_token(known)
+        self._active.pop(digest, None)
 
-    def tidy(self, in_use: Collection[str], at_s: float, answered_before: float, *, away: bool) -> None:
-        """Forget what has ended, and the text of tokens that no connection uses and that were not asked about lately.
+    def tidy(self, in_use: Collection[str], at_s: float, *, away: bool) -> None:
+        """Forget what has ended.
 
-        A token of an open connection is forgotten only if its last answer is too old while the issuer is `away`: its
-        expiry ends the connection otherwise, and many tokens take longer than the interval.
+        A token of an open connection is forgotten only if its last answer is too old and the issuer is `away`, or
+        fails for it: its expiry ends the connection otherwise, and many tokens take longer than the interval.
         """
         for digest, known in list(self._active.items()):
-            if digest in in_use:
-                if away and at_s - known.active_at_s > self._grace_s:
+            if digest not in in_use:
+                if not self.is_valid_offline(known, at_s):
                     self.forget(digest)
-            elif not self.is_valid_offline(known, at_s):
+            elif (away or known.fails) and at_s - known.active_at_s > self._grace_s:
                 self.forget(digest)
-            elif known.answered_at < answered_before:
-                self._drop_token(known)
 
     def _make_room(self, in_use: Collection[str]) -> bool:
         digest = next((each for each in self._active if each not in in_use), None)
         if digest is not None:
             self.forget(digest)
         return digest is not None
-
-    def _drop_token(self, known: KnownToken) -> None:
-        self._bytes -= len(known.token)
-        known.token = b""
 
     # --- the file -------------------------------------------------------------------------------------------------
 

@@ -106,6 +106,10 @@ INTROSPECTION_GRACE_S_MAX: Final = 366 * 86_400.0
 INTROSPECTION_TIMEOUT_S: Final = 5.0
 """Seconds that an answer about a token may take: a client waits for its login, many for 10 s only."""
 
+INTROSPECTION_PATIENCE_S: Final = 2.0
+"""Seconds after which a login with a known token is answered by what is known, while the question goes on: an uplink
+that was cut a moment ago must not hold up devices."""
+
 INTROSPECTION_RETRY_S: Final = 10.0
 """Seconds between two questions whether the issuer is back."""
 
@@ -156,6 +160,9 @@ LOGOUT_TOKEN_AGE_S: Final = 300.0
 
 SIGN_OUTS_KEPT_S: Final = 7 * 86_400.0
 """Seconds for which a logout at the issuer is kept. A token that lives longer opens connections again after it."""
+
+SIGN_OUTS_RETRY_S: Final = 10.0
+"""Seconds until a logout that could not be written is written again."""
 
 SIGN_OUTS_MAX: Final = 10_000
 """Logouts of sessions, and as many of people, about 150 bytes each; the oldest are forgotten first."""

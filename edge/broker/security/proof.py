@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bridge.hidden import hides
 from edge.broker.model.authorization import AccessRule
 
 
@@ -14,9 +15,12 @@ class LoginVerdict(enum.Enum):
 
     ACCEPTED = "accepted"
     REFUSED = "wrong user name or password"
+    ENDED = "the issuer has ended the token"
+    """A signed token, which cannot be guessed: it does not count as a failed login of its address."""
     BUSY = "too many passwords to verify, or too many wrong ones"
 
 
+@hides("text")
 class TokenOrigin(NamedTuple):
     """Origin of a token, to find the connections that it has opened."""
 
@@ -27,7 +31,9 @@ class TokenOrigin(NamedTuple):
     session: str = ""
     """Claim `sid`: session of a person at the issuer; empty without one."""
     issued_at_s: float = 0.0
-    """Claim `iat`, UTC seconds by the issuer's clock; 0 without one."""
+    """Claim `iat`, UTC seconds by the issuer's clock; 0 without one. Of a person: that of the sign-in."""
+    text: bytes = b""
+    """The token, to ask the issuer again; empty without introspection."""
 
 
 class VerifiedIdentity(NamedTuple):
@@ -48,3 +54,14 @@ class VerifiedIdentity(NamedTuple):
 
 Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]
 """Callback, called once, now or later. The identity is given with ACCEPTED and is None otherwise."""
+
+
+def renewed_origin(before: TokenOrigin | None, proven: VerifiedIdentity) -> VerifiedIdentity:
+    """Return a person with renewed tokens, with the session and the time of its sign-in."""
+    fresh = proven.origin
+    if before is None or fresh is None or before.subject != fresh.subject:
+        return proven
+    if fresh.session and before.session and fresh.session != before.session:
+        return proven
+    issued_at_s = min(before.issued_at_s, fresh.issued_at_s)
+    return proven._replace(origin=fresh._replace(session=fresh.session or before.session, issued_at_s=issued_at_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Final
 import msgspec
 
 from bridge.durable_file import replace_file
+from edge.broker.security.limits import SIGN_OUTS_RETRY_S
 from edge.broker.security.sign_outs import EndedSignIn, SignOutNotKept, still_kept
 from edge.output.system_errors import write_advice
 
@@ -29,6 +31,8 @@ class SignOutFile:
         self._issuer = issuer
         self._utc_s = utc_s
         self._kept: list[EndedSignIn] = []
+        self._unwritten = False
+        self._retrying: asyncio.Task[None] | None = None
         self._busy = asyncio.Lock()
 
     def load(self) -> list[EndedSignIn]:
@@ -44,10 +48,36 @@ class SignOutFile:
         return list(self._kept)
 
     async def add(self, ended: EndedSignIn) -> None:
+        kept = still_kept([*self._kept, ended], self._utc_s())
+        if kept != self._kept:
+            self._kept, self._unwritten = kept, True  # before it is written: a later write has it too
+        try:
+            await self._write()
+        except SignOutNotKept:
+            if self._retrying is None:
+                self._retrying = asyncio.get_running_loop().create_task(self._retry(), name="sign-outs")
+            raise
+
+    async def _retry(self) -> None:
+        """Write again until that works."""
+        while self._unwritten:
+            await asyncio.sleep(SIGN_OUTS_RETRY_S)
+            with contextlib.suppress(SignOutNotKept):
+                await self._write()
+        self._retrying = None
+
+    async def _write(self) -> None:
+        """Write what is kept, if it has changed. Raises SignOutNotKept."""
         async with self._busy:
-            kept = still_kept([*self._kept, ended], self._utc_s())
+            if not self._unwritten:
+                return
+            self._unwritten = False
             try:
-                await asyncio.to_thread(replace_file, self._file, msgspec.json.encode((self._issuer, kept)))
+                content = msgspec.json.encode((self._issuer, self._kept))
+                await asyncio.shield(asyncio.to_thread(replace_file, self._file, content))
             except OSError as error:
+                self._unwritten = True
                 raise SignOutNotKept(f"cannot write {self._file}: {error.strerror}; {write_advice(error)}") from error
-            self._kept = kept
+            except asyncio.CancelledError:
+                self._unwritten = True
+                raise

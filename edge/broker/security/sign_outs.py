@@ -1,7 +1,8 @@
 """Sign-ins that the issuer has ended (OpenID Connect Back-Channel Logout 1.0): their tokens open nothing any more.
 
-A logout names a session at the issuer (`sid`), or a person (`sub`): then it covers the tokens that were issued up to
-it. So a logout that comes twice, or late, ends no later sign-in. Times are those of the issuer.
+A logout names a session at the issuer (`sid`), or a person (`sub`). It covers the tokens of the session, and those of
+the person that were issued up to it: all of them without a `sid`, else those that name no session. So a logout that
+comes twice, or late, ends no later sign-in. Times are those of the issuer.
 """
 
 from __future__ import annotations
@@ -31,12 +32,6 @@ class EndedSignIn(NamedTuple):
     at_s: float
     """Time of the logout at the issuer, UTC seconds."""
 
-    def covers(self, origin: TokenOrigin) -> bool:
-        """Return True for a token of this sign-in."""
-        if self.session:
-            return origin.session == self.session
-        return origin.subject == self.subject and origin.issued_at_s <= self.at_s
-
 
 class SignOutArchive(Protocol):
     """Keeps logouts over restarts."""
@@ -55,26 +50,33 @@ class SignOuts:
         self._sessions: dict[str, float] = {}
         """Time of the logout by session, the earliest known first."""
         self._subjects: dict[str, float] = {}
-        self.archive: SignOutArchive | None = None
-        """None: logouts count until the process ends."""
+        """The same by person, for logouts of all its sessions."""
+        self._sessionless: dict[str, float] = {}
+        """The same by person, for logouts of one session: they cover tokens that name no session."""
+        self._archive: SignOutArchive | None = None
+
+    def keep_in(self, archive: SignOutArchive) -> None:
+        """Keep logouts in an archive from now on. Without one they count until the process ends."""
+        self._archive = archive
 
     def covers(self, origin: TokenOrigin | None) -> bool:
         """Return True for a token of a sign-in that has ended. None: no token."""
         if origin is None:
             return False
-        if origin.session and origin.session in self._sessions:
+        if origin.session in self._sessions:
             return True
-        ended_at_s = self._subjects.get(origin.subject) if origin.subject else None
-        return ended_at_s is not None and origin.issued_at_s <= ended_at_s
+        tables = (self._subjects,) if origin.session else (self._subjects, self._sessionless)
+        return any(origin.issued_at_s <= table.get(origin.subject, float("-inf")) for table in tables)
 
     async def add(self, ended: EndedSignIn) -> int:
         """End a sign-in with all that it has opened; return the number of its connections and sessions here.
 
-        Raises SignOutNotKept: it has ended, but may come back after a restart, and at other nodes.
+        Raises SignOutNotKept: it has ended, but may come back after a restart, and at other nodes, until the archive
+        has written it.
         """
         count = self.apply([ended])
-        if self.archive is not None:
-            await self.archive.add(ended)
+        if self._archive is not None:
+            await self._archive.add(ended)
         return count
 
     def apply(self, ended: Iterable[EndedSignIn]) -> int:
@@ -82,25 +84,38 @@ class SignOuts:
 
         Connections that were opened after a logout was known are none of its sign-in, so known ones end nothing.
         """
-        fresh = [each for each in ended if self._note(each)]
-        if not fresh:
-            return 0
-        return self._connections.end(lambda origin: any(each.covers(origin) for each in fresh))
+        fresh = [self._note(each) for each in ended]
+        return self._connections.end(self.covers) if any(fresh) else 0
+
+    def clear(self) -> None:
+        """Forget all, for another issuer."""
+        self._archive = None
+        for table in (self._sessions, self._subjects, self._sessionless):
+            table.clear()
 
     def _note(self, ended: EndedSignIn) -> bool:
         """Return False for a logout that is known."""
-        table, name = (self._sessions, ended.session) if ended.session else (self._subjects, ended.subject)
-        before = table.get(name)
-        if before is not None and before >= ended.at_s:
-            return False
-        table.pop(name, None)
-        table[name] = ended.at_s
-        if len(table) > SIGN_OUTS_MAX:
-            del table[next(iter(table))]
-        return True
+        if not ended.session:
+            return _put(self._subjects, ended.subject, ended.at_s)
+        if ended.subject:
+            _put(self._sessionless, ended.subject, ended.at_s)
+        return _put(self._sessions, ended.session, ended.at_s)
+
+
+def _put(table: dict[str, float], name: str, at_s: float) -> bool:
+    """Set a time unless a later one is there; return False then."""
+    before = table.pop(name, float("-inf"))
+    table[name] = max(before, at_s)
+    if len(table) > SIGN_OUTS_MAX:
+        del table[next(iter(table))]
+    return before < at_s
 
 
 def still_kept(ended: Iterable[EndedSignIn], at_s: float) -> list[EndedSignIn]:
-    """Return the newest logouts that are to be kept at a time, UTC seconds."""
-    left = [each for each in ended if at_s - each.at_s < SIGN_OUTS_KEPT_S]
-    return left[-SIGN_OUTS_MAX:]
+    """Return the newest logouts that are to be kept at a time, UTC seconds; each session or person once."""
+    left: dict[tuple[str, str], EndedSignIn] = {}
+    for each in ended:
+        before = left.pop(each[:2], each)
+        if at_s - each.at_s < SIGN_OUTS_KEPT_S:
+            left[each[:2]] = max(before, each, key=lambda one: one.at_s)
+    return list(left.values())[-SIGN_OUTS_MAX:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.isolation import report
@@ -17,29 +17,62 @@ class TokenGrants:
 
     def __init__(self) -> None:
         self._origins: dict[Grant, TokenOrigin] = {}
+        self._by_digest: dict[str, set[Grant]] = {}
+        """Grants of tokens that the issuer is asked about."""
+        self._texts: dict[str, bytes] = {}
+        self.text_bytes = 0
+        """Bytes of the tokens that are held to ask about them again."""
 
     def hold(self, grant: Grant, origin: TokenOrigin | None) -> None:
         """Set the origin of a grant; None: it comes from no token."""
-        if origin is not None:
-            self._origins[grant] = origin
+        self.release(grant)
+        if origin is None:
+            return
+        self._origins[grant] = origin
+        if origin.digest:
+            self._by_digest.setdefault(origin.digest, set()).add(grant)
+            if origin.digest not in self._texts:
+                self._texts[origin.digest] = origin.text
+                self.text_bytes += len(origin.text)
 
     def release(self, grant: Grant) -> None:
         """Forget a grant. Idempotent."""
-        self._origins.pop(grant, None)
+        origin = self._origins.pop(grant, None)
+        grants = self._by_digest.get(origin.digest) if origin is not None else None
+        if origin is None or grants is None:
+            return
+        grants.discard(grant)
+        if not grants:
+            del self._by_digest[origin.digest]
+            self.text_bytes -= len(self._texts.pop(origin.digest))
 
-    def digests(self) -> set[str]:
-        """Return the digests of the tokens that the issuer is asked about."""
-        return {origin.digest for origin in self._origins.values() if origin.digest}
+    def origin_of(self, grant: Grant) -> TokenOrigin | None:
+        """Return the origin of a grant; None if it is not held, or comes from no token."""
+        return self._origins.get(grant)
+
+    @property
+    def texts(self) -> Mapping[str, bytes]:
+        """Tokens of open connections that the issuer is asked about, by digest, as they are now."""
+        return self._texts
+
+    def end_digests(self, digests: Iterable[str]) -> int:
+        """Close the connections, and end the sessions, of tokens; return their number."""
+        return self._end([grant for digest in digests for grant in self._by_digest.get(digest, ())])
 
     def end(self, ended: Callable[[TokenOrigin], bool]) -> int:
-        """Close the connections, and end the sessions, of tokens that the issuer has ended; return their number."""
-        found = [grant for grant, origin in self._origins.items() if ended(origin)]
+        """Close the connections, and end the sessions, of the origins that have ended; return their number."""
+        return self._end([grant for grant, origin in self._origins.items() if ended(origin)])
+
+    def _end(self, found: Iterable[Grant]) -> int:
+        count = 0
         for grant in found:
             if grant not in self._origins:
                 continue  # the end of another one has closed it
+            count += 1
             log.info("user %s: the issuer has ended the token of %s", grant.user, grant.client or "-")
             revoke_grant(grant, Ended.TOKEN)
-        return len(found)
+            self.release(grant)
+        return count
 
 
 def revoke_grant(grant: Grant, why: Ended) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+from edge.broker.model.isolation import report
+from edge.broker.model.remote import remote_of
 from edge.broker.security.limits import (
     INTROSPECTION_BURST_S,
     INTROSPECTION_REFRESH_SHARE,
@@ -15,7 +17,7 @@ from edge.broker.security.limits import (
     INTROSPECTIONS_PER_S_MAX,
     INTROSPECTIONS_WAITING_MAX,
 )
-from edge.broker.security.proof import Decided, VerifiedIdentity
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 
 
 class QuestionPace:
@@ -35,13 +37,24 @@ class QuestionPace:
 class WaitingToken:
     """A login that waits for the answer about its token."""
 
-    __slots__ = ("decided", "proven", "source")
+    __slots__ = ("_decided", "answered", "proven", "source")
 
     def __init__(self, decided: Decided, source: str, proven: VerifiedIdentity | None) -> None:
         """`proven`: identity of a signed token; None for an opaque one."""
-        self.decided = decided
-        self.source = source
+        self.answered = False
+        self.source = remote_of(source)
         self.proven = proven
+        self._decided = decided
+
+    def decide(self, verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+        """Answer the login, once; an error of its connection stays with it."""
+        if self.answered:
+            return
+        self.answered = True
+        try:
+            self._decided(verdict, proven)
+        except Exception as error:
+            report("a login that waits for the issuer", "its connection gets no answer", error)
 
 
 class TokenQuestion:

@@ -80,15 +80,16 @@ def verify_person(
     a program would show it, else those of the id token.
     """
     subject: object = None
+    own = msgspec.structs.replace(issuer, audience=issuer.client_id or "")
+    session = ""
     if nonce is not None:
-        own = msgspec.structs.replace(issuer, audience=issuer.client_id or "")
         claims = signed_claims(shown.id_token.encode(), keys, own)
         _check_times(claims, at_s)
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise BearerTokenError("the id token is that of another sign-in: its nonce differs")
         if claims.get("azp", issuer.client_id) != issuer.client_id:
             raise BearerTokenError("the id token is that of another client (azp)")
-        subject = claims.get("sub")
+        subject, session = claims.get("sub"), short_claim(claims, "sid")
     found, unknown = "", False
     for token in filter(None, (shown.access_token, shown.id_token)):
         try:
@@ -98,14 +99,19 @@ def verify_person(
             continue
         if nonce is not None and claims.get("sub") != subject:
             raise BearerTokenError("the tokens of the sign-in are of two people")
-        return _proven(claims, issuer, at_s)
+        proven = _proven(claims, issuer, at_s)
+        origin = proven.origin or TokenOrigin()
+        return proven._replace(origin=origin._replace(session=session or origin.session))
     text = f"no token of the sign-in is for the audience {issuer.audience}: {found}"
     raise UnknownIssuerKey(text) if unknown else BearerTokenError(text)
 
 
 def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
     """Return user and rights of a token that is valid at this time (UTC seconds). Raises BearerTokenError."""
-    return _proven(signed_claims(token, keys, issuer), issuer, at_s)
+    claims = signed_claims(token, keys, issuer)
+    if "events" in claims:
+        raise BearerTokenError("it reports an event (RFC 8417): a logout token opens nothing")
+    return _proven(claims, issuer, at_s)
 
 
 def is_signed(token: bytes) -> bool:
@@ -202,7 +208,16 @@ def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> Veri
 def short_claim(claims: Mapping[str, Any], name: str) -> str:
     """Return a claim that names something; empty without one, or if it is too long."""
     value = claims.get(name)
-    return value if isinstance(value, str) and len(value) <= USERNAME_CHARACTERS_MAX else ""
+    return value if isinstance(value, str) and len(value) <= USERNAME_CHARACTERS_MAX and _is_text(value) else ""
+
+
+def _is_text(value: str) -> bool:
+    """Return False for a text with half of a surrogate pair, which JSON may have and no file takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_seconds(claims: Mapping[str, Any], name: str) -> float:
@@ -232,6 +247,6 @@ def rights(claim: object) -> tuple[AccessRule, ...]:
     found: list[AccessRule] = []
     for word in words:
         name, colon, pattern = word.partition(":") if isinstance(word, str) else ("", "", "")
-        if colon and pattern and name in _OPERATIONS and len(found) < RULES_PER_USER_MAX:
+        if colon and pattern and name in _OPERATIONS and len(found) < RULES_PER_USER_MAX and _is_text(pattern):
             found.append(AccessRule((pattern,), frozenset((_OPERATIONS[name],))))
     return tuple(found)

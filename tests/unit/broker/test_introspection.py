@@ -16,7 +16,7 @@ from edge.broker.model.authorization import AccessRule, Ended, Grant, Operation
 from edge.broker.security import introspection as introspection_module
 from edge.broker.security import known_tokens as known_module
 from edge.broker.security.introspection import Introspection
-from edge.broker.security.issuer_requests import IssuerError
+from edge.broker.security.issuer_requests import IssuerError, IssuerUnreachable, TokenUnreadable
 from edge.broker.security.known_tokens import FILE
 from edge.broker.security.limits import (
     INACTIVE_KEPT_S,
@@ -39,7 +39,7 @@ URL, AUDIENCE = "https://id.example", "waypost"
 INTERVAL_S, GRACE_S, LIFE_S = 60.0, 1_000.0, 90_000.0
 UTC_S = 1_700_000_000.0
 RULE = AccessRule(("up/#",), frozenset({Operation.SEND}))
-ACCEPTED, REFUSED, BUSY = LoginVerdict.ACCEPTED, LoginVerdict.REFUSED, LoginVerdict.BUSY
+ACCEPTED, REFUSED, BUSY, ENDED = LoginVerdict.ACCEPTED, LoginVerdict.REFUSED, LoginVerdict.BUSY, LoginVerdict.ENDED
 
 
 class AskedIssuer:
@@ -53,6 +53,9 @@ class AskedIssuer:
         self.away = False
         self.broken: set[bytes] = set()
         """Tokens for which the issuer fails."""
+        self.refuses = False
+        """The issuer fails for every token."""
+        self.fault: type[IssuerError] = IssuerError
         self.answers = threading.Event()
         self.answers.set()
 
@@ -63,8 +66,10 @@ class AskedIssuer:
             self.answers.wait(20)
         else:
             self.probes += 1
-        if self.away or token in self.broken:
-            raise IssuerError("it is away")
+        if self.away:
+            raise IssuerUnreachable("it is away")
+        if token in self.broken or self.refuses:
+            raise self.fault("no answer about it")
         claims = self.active.get(token)
         return {"active": False} if claims is None else {"active": True, **claims}
 
@@ -130,6 +135,10 @@ class IntrospectionRig:
         """Open a connection; `ended` gets the token when it ends."""
         said, who = await asyncio.wait_for(self.ask(token), 20)
         assert said is ACCEPTED
+        self.hold(token, who)
+
+    def hold(self, token: bytes, who: VerifiedIdentity) -> None:
+        """Hold the grant of a verified client."""
         grant = Grant(who.user, "c", who.rules)
 
         def revoke(why: Ended) -> None:
@@ -165,6 +174,8 @@ class IntrospectionRig:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(introspection_module, "TICK_S", 0.001)
+    monkeypatch.setattr(introspection_module, "INTROSPECTION_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(introspection_module, "INTROSPECTION_PATIENCE_S", 600.0)
 
 
 def run(play: Coroutine[Any, Any, None]) -> None:
@@ -178,7 +189,8 @@ class TestAnswers:
                 rig.activate(b"t1")
                 said, who = await rig.ask(b"t1")
                 assert (said, who.user) == (ACCEPTED, "ann")
-                assert who.origin == TokenOrigin(digest_of(b"t1"), "a1")
+                assert who.origin == TokenOrigin(digest_of(b"t1"), "a1", text=b"t1")
+                assert "t1" not in repr(who.origin)
                 rig.now = INTERVAL_S - 1
                 assert await rig.verdict(b"t1") is ACCEPTED
                 assert rig.issuer.asked == [b"t1"]
@@ -191,12 +203,13 @@ class TestAnswers:
     def test_ended_token_with_a_valid_signature_is_refused(self, tmp_path: Path) -> None:
         async def play() -> None:
             async with IntrospectionRig(tmp_path) as rig:
-                assert await rig.verdict(b"t1") is REFUSED
+                assert await rig.verdict(b"t1") is ENDED
                 rig.now = INACTIVE_KEPT_S - 1
-                assert await rig.verdict(b"t1") is REFUSED
+                assert await rig.verdict(b"t1") is ENDED
+                assert await rig.verdict(b"t1", signed=False) is REFUSED
                 assert rig.issuer.asked == [b"t1"]
                 rig.now = INACTIVE_KEPT_S
-                assert await rig.verdict(b"t1") is REFUSED
+                assert await rig.verdict(b"t1") is ENDED
                 assert rig.issuer.asked == [b"t1"] * 2
 
         run(play())
@@ -221,7 +234,7 @@ class TestAnswers:
                 rig.activate(b"t1")
                 rig.issuer.active[b"t1"]["sid"] = "s1"
                 said, who = await rig.ask(b"t1", signed=False)
-                origin = TokenOrigin(digest_of(b"t1"), "ann", "s1")
+                origin = TokenOrigin(digest_of(b"t1"), "ann", "s1", text=b"t1")
                 assert (said, who) == (ACCEPTED, VerifiedIdentity("ann", (RULE,), UTC_S + LIFE_S, origin=origin))
 
         run(play())
@@ -264,8 +277,56 @@ class TestConnections:
                 del rig.issuer.active[b"t1"]
                 rig.now = INTERVAL_S
                 await rig.until(lambda: rig.issuer.asked.count(b"t2") == 2 and rig.ended == ["t1"])
-                assert await rig.verdict(b"t1") is REFUSED
+                assert await rig.verdict(b"t1") is ENDED
                 assert rig.issuer.asked.count(b"t1") == 2
+
+        run(play())
+
+    def test_that_opens_long_after_its_login_is_asked_about(self, tmp_path: Path) -> None:
+        """An AMQP client authenticates, and opens its connection later; until then nothing holds the token."""
+
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1", b"t2")
+                said, who = await rig.ask(b"t1")
+                assert said is ACCEPTED
+                rig.now = 10 * INTERVAL_S
+                assert await rig.verdict(b"t2") is ACCEPTED  # looks were taken meanwhile
+                rig.hold(b"t1", who)
+                del rig.issuer.active[b"t1"]
+                await rig.until(lambda: rig.ended == ["t1"])
+
+        run(play())
+
+    @pytest.mark.parametrize("changed", [{"sub": "bob"}, {"scope": "recv:x"}, {"exp": UTC_S + LIFE_S - 1}], ids=str)
+    def test_end_when_the_issuer_gives_an_opaque_token_less(self, tmp_path: Path, changed: dict[str, Any]) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                said, who = await rig.ask(b"t1", signed=False)
+                assert said is ACCEPTED
+                rig.hold(b"t1", who)
+                rig.issuer.active[b"t1"] |= changed
+                rig.now = INTERVAL_S
+                await rig.until(lambda: rig.ended == ["t1"])
+                assert await rig.verdict(b"t1", signed=False) is ACCEPTED
+
+        run(play())
+
+    def test_login_that_fails_with_an_error_concerns_no_other(self, tmp_path: Path) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(*(b"t%d" % i for i in range(9)))
+
+                def fail(*_: object) -> None:
+                    raise RuntimeError("of a connection")
+
+                rig.issuer.answers.clear()
+                for i in range(8):
+                    rig.introspection.confirm(b"t%d" % i, rig.proven(), fail)
+                shown = [rig.ask(b"t%d" % i) for i in range(9)]
+                rig.issuer.answers.set()
+                assert {said for said, _ in await asyncio.gather(*shown)} == {ACCEPTED}
 
         run(play())
 
@@ -350,6 +411,66 @@ class TestIssuerAway:
 
         run(play())
 
+    def test_known_client_does_not_wait_for_a_silent_issuer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                assert await rig.verdict(b"t1") is ACCEPTED
+                rig.now = INTERVAL_S
+                rig.issuer.answers.clear()
+                unknown = rig.ask(b"t2")
+                monkeypatch.setattr(introspection_module, "INTROSPECTION_PATIENCE_S", 0.0)
+                assert await rig.verdict(b"t1") is ACCEPTED
+                assert not unknown.done()
+
+        run(play())
+
+    def test_answer_that_takes_too_long_counts_as_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.issuer.answers.clear()
+                monkeypatch.setattr(introspection_module, "INTROSPECTION_TIMEOUT_S", 0.0)
+                assert await rig.verdict(b"t1") is BUSY
+                assert rig.introspection.problem is not None
+                assert rig.issuer.probes == 1, "it was not reached: no second question"
+
+        run(play())
+
+    def test_issuer_that_refuses_every_question_ends_nothing(self, tmp_path: Path) -> None:
+        """Such as a proxy that answers 400."""
+
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                await rig.connect(b"t1")
+                rig.issuer.fault, rig.issuer.refuses = TokenUnreadable, True
+                rig.now = INTERVAL_S
+                await rig.until(lambda: rig.introspection.problem is not None)
+                assert await rig.verdict(b"t1") is ACCEPTED
+                assert await rig.verdict(b"t2") is BUSY
+                assert rig.ended == []
+
+        run(play())
+
+    def test_token_that_only_this_issuer_cannot_read_is_refused(self, tmp_path: Path) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                await rig.connect(b"t1")
+                rig.issuer.fault = TokenUnreadable
+                rig.issuer.broken |= {b"t1", b"t2"}
+                assert await rig.verdict(b"t2", signed=False) is REFUSED
+                assert rig.introspection.problem is None
+                rig.now = INTERVAL_S
+                assert await rig.verdict(b"t1") is ACCEPTED, "it was active before"
+                assert rig.ended == []
+                rig.now = INTERVAL_S + GRACE_S + 1
+                await rig.until(lambda: rig.ended == ["t1"])
+
+        run(play())
+
     def test_failure_for_one_token_does_not_count_for_others(self, tmp_path: Path) -> None:
         async def play() -> None:
             async with IntrospectionRig(tmp_path) as rig:
@@ -398,8 +519,10 @@ class TestStored:
                 assert rig.introspection._known.changed
                 rig.now = INTERVAL_S
                 await rig.file_has(b"t1", b"t2")
+                await rig.until(lambda: rig.introspection._save_at > rig.now)
                 del rig.issuer.active[b"t1"]
-                assert await rig.verdict(b"t1") is REFUSED
+                assert await rig.verdict(b"t1") is ENDED
+                rig.now += INTERVAL_S
                 await rig.file_has(b"t2")
 
         run(play())
@@ -450,8 +573,8 @@ class TestLimits:
                 assert await rig.verdict(b"t-more", source="10.0.0.1") is BUSY
                 other = rig.ask(b"t-other", source="10.0.0.2")
                 rig.issuer.answers.set()
-                assert {said for said, _ in await asyncio.gather(*shown, other)} == {REFUSED}
-                assert await rig.verdict(b"t-more", source="10.0.0.1") is REFUSED
+                assert {said for said, _ in await asyncio.gather(*shown, other)} == {ENDED}
+                assert await rig.verdict(b"t-more", source="10.0.0.1") is ENDED
 
         run(play())
 
@@ -465,6 +588,28 @@ class TestLimits:
                 assert {said for said, _ in await asyncio.gather(*shown)} == {BUSY}
 
         run(play())
+
+    def test_known_client_is_admitted_while_strangers_take_all_places(self, tmp_path: Path) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                assert await rig.verdict(b"t1") is ACCEPTED
+                rig.now = INTERVAL_S
+                rig.issuer.answers.clear()
+                shown = [rig.ask(b"u%d" % i, source=f"10.0.0.{i}") for i in range(INTROSPECTIONS_WAITING_MAX)]
+                assert await rig.verdict(b"t1") is ACCEPTED
+                await rig.introspection.stop()
+                await asyncio.gather(*shown)
+
+        run(play())
+
+    def test_addresses_of_one_network_share_places(self) -> None:
+        questions = TokenQuestions()
+        places = [
+            questions.add_login(str(i), b"", WaitingToken(lambda *_: None, f"2001:db8::{i:x}", None))
+            for i in range(INTROSPECTIONS_PER_ADDRESS_MAX + 1)
+        ]
+        assert places == [True] * INTROSPECTIONS_PER_ADDRESS_MAX + [False]
 
     def test_questions_in_a_second(self) -> None:
         pace, burst = QuestionPace(), round(INTROSPECTION_BURST_S * INTROSPECTIONS_PER_S_MAX)
@@ -488,15 +633,18 @@ class TestLimits:
         run(play())
 
     def test_bytes_of_known_tokens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(known_module, "KNOWN_TOKENS_BYTES_MAX", 3)
+        monkeypatch.setattr(introspection_module, "KNOWN_TOKENS_BYTES_MAX", 3)
 
         async def play() -> None:
             async with IntrospectionRig(tmp_path) as rig:
                 rig.activate(b"t1", b"t2")
+                await rig.connect(b"t1")
                 assert await rig.verdict(b"t1") is ACCEPTED
                 assert await rig.verdict(b"t2") is BUSY
-                rig.now = INTERVAL_S + 1  # no connection uses t1
-                await rig.until(lambda: rig.introspection._known._bytes == 0)
+                del rig.issuer.active[b"t1"]
+                rig.now = INTERVAL_S
+                await rig.until(lambda: rig.ended == ["t1"])
+                assert rig.grants.text_bytes == 0
                 assert await rig.verdict(b"t2") is ACCEPTED
 
         run(play())

@@ -11,7 +11,7 @@ import pytest
 
 from edge.broker.configuration import TokenIntrospection, TokenIssuer
 from edge.broker.security.issuer import Issuer
-from edge.broker.security.issuer_requests import IntrospectionEndpoint, IssuerError
+from edge.broker.security.issuer_requests import IntrospectionEndpoint, IssuerError, IssuerUnreachable, TokenUnreadable
 from edge.broker.security.limits import ISSUER_DOCUMENT_BYTES_MAX
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sign_in import IssuedTokens
@@ -64,7 +64,7 @@ class TestIssuerAsked:
             assert proven.origin[:3] == (digest_of(token.encode()), "ann", "s1")
             other = server.token("bob")
             server.ended.add(other)
-            assert (await checked(issuer, other))[0] is LoginVerdict.REFUSED
+            assert (await checked(issuer, other))[0] is LoginVerdict.ENDED
 
         playing(play, tmp_path)
 
@@ -101,7 +101,7 @@ class TestIssuerAsked:
             assert proven.origin[:3] == (digest_of(access.encode()), "ann", "s1")
             server.ended.add(ended := server.token("ann", "view:#", sid="s2"))
             said, _ = await shown(lambda decided: issuer.check_person(IssuedTokens("", ended), None, decided))
-            assert said is LoginVerdict.REFUSED
+            assert said is LoginVerdict.ENDED
 
         playing(play, tmp_path)
 
@@ -137,9 +137,13 @@ class TestEndpoint:
         server.introspect = lambda *_: (status, document)  # type: ignore[method-assign]
         return IntrospectionEndpoint(configuration(server), "node", "x").ask(b"t")
 
-    def test_token_that_the_issuer_cannot_read_is_not_active(self) -> None:
-        with TestIssuer() as server:
-            assert self.ask(server, 400, {"error": "invalid_request"}) == {"active": False}
+    def test_token_that_the_issuer_cannot_read_raises(self) -> None:
+        with TestIssuer() as server, pytest.raises(TokenUnreadable):
+            self.ask(server, 400, {"error": "invalid_request"})
+
+    def test_issuer_that_is_not_there_raises(self) -> None:
+        with pytest.raises(IssuerUnreachable):
+            IntrospectionEndpoint(TokenIssuer(issuer="http://127.0.0.1:1/x", audience=AUDIENCE), "node", "x").ask(b"t")
 
     @pytest.mark.parametrize(
         ("status", "document"),

@@ -12,18 +12,19 @@ import pytest
 
 from edge.broker.configuration import AuthenticationMode, TokenIssuer
 from edge.broker.model.authorization import Ended
+from edge.broker.security import sign_out_file as sign_out_file_module
 from edge.broker.security import sign_outs as sign_outs_module
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.code_flow import CodeFlow
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.limits import LOGOUT_TOKEN_AGE_S, SIGN_OUTS_KEPT_S, TOKEN_LEEWAY_S
 from edge.broker.security.logout_tokens import EVENT, verify_logout
-from edge.broker.security.proof import TokenOrigin, VerifiedIdentity
-from edge.broker.security.sign_in import SignInFailed, SignInFault
+from edge.broker.security.proof import TokenOrigin, VerifiedIdentity, renewed_origin
+from edge.broker.security.sign_in import IssuedTokens, SignInFailed, SignInFault
 from edge.broker.security.sign_out_file import FILE, SignOutFile
 from edge.broker.security.sign_outs import EndedSignIn, SignOutNotKept, SignOuts
 from edge.broker.security.token_grants import TokenGrants
-from edge.broker.security.tokens import BearerTokenError, read_keys
+from edge.broker.security.tokens import BearerTokenError, read_keys, verify, verify_person
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 
 NOW = 1_700_000_000.0
@@ -110,6 +111,20 @@ class TestLogoutTokens:
             asyncio.run(play(server))
 
 
+def test_logout_token_opens_nothing() -> None:
+    own = TokenIssuer(issuer=URL, audience=CLIENT, client_id=CLIENT)
+    with pytest.raises(BearerTokenError, match="logout"):
+        verify(KEY.token(claims()).encode(), KEYS, own, NOW)
+
+
+def test_session_of_a_person_is_that_of_the_id_token() -> None:
+    person = {"iss": URL, "sub": "a1", "iat": NOW, "exp": NOW + 60}
+    tokens = IssuedTokens(
+        KEY.token({**person, "aud": CLIENT, "nonce": "n", "sid": "s1"}), KEY.token({**person, "aud": AUDIENCE})
+    )
+    assert verify_person(tokens, "n", KEYS, ISSUER, NOW).origin == TokenOrigin("", "a1", "s1", NOW)
+
+
 class SignOutRig:
     """A node with clients that have tokens."""
 
@@ -166,9 +181,38 @@ class TestEnds:
         assert not rig.connect("older", origin(issued_at_s=NOW)), "an older logout takes nothing back"
 
     def test_token_without_a_time_is_covered(self) -> None:
-        assert ANN.covers(TokenOrigin("", "a1"))
-        assert not ANN.covers(TokenOrigin())
-        assert not SESSION.covers(TokenOrigin("", "a1"))
+        kept = SignOuts(TokenGrants())
+        kept.apply([ANN])
+        assert kept.covers(TokenOrigin("", "a1"))
+        assert not kept.covers(TokenOrigin())
+        assert not kept.covers(None)
+
+    def test_token_that_names_no_session_by_a_logout_of_one(self) -> None:
+        rig = SignOutRig()
+        assert rig.connect("no session", origin(session=""))
+        assert rig.connect("other session", origin(session="s2"))
+        assert rig.connect("other person", origin("b1", ""))
+        assert asyncio.run(rig.gate.sign_outs.add(SESSION)) == 1
+        assert rig.ended == ["no session"]
+        assert not rig.connect("older", origin(session="", issued_at_s=NOW))
+        assert rig.connect("newer", origin(session="", issued_at_s=NOW + 1))
+
+    def test_person_with_renewed_tokens(self) -> None:
+        """The time is that of the sign-in; the session is that of the id token, which a renewal may leave out."""
+        fresh = VerifiedIdentity("ann", (), NOW * 2, origin=origin(session="", issued_at_s=NOW + 50))
+        assert renewed_origin(origin(), fresh).origin == origin()
+        other = fresh._replace(origin=origin(session="s2", issued_at_s=NOW + 50))
+        assert renewed_origin(origin(), other) == other
+        assert renewed_origin(None, fresh) == fresh
+
+    def test_grant_that_has_ended_is_not_renewed(self) -> None:
+        rig = SignOutRig()
+        proven = VerifiedIdentity("ann", (), NOW * 2, origin=origin())
+        grant = rig.gate.grant(proven, "c", lambda _: None)
+        assert grant is not None
+        rig.gate.release(grant)
+        assert not rig.gate.renew(grant, proven)
+        assert rig.gate.token_grants.origin_of(grant) is None
 
     def test_connection_with_a_renewed_token(self) -> None:
         rig = SignOutRig()
@@ -189,7 +233,7 @@ class TestFile:
     def test_logouts_count_after_a_restart(self, tmp_path: Path) -> None:
         async def play() -> None:
             sign_outs = SignOuts(TokenGrants())
-            sign_outs.archive = SignOutFile(tmp_path, URL, lambda: NOW)
+            sign_outs.keep_in(SignOutFile(tmp_path, URL, lambda: NOW))
             await asyncio.gather(*(sign_outs.add(SESSION._replace(session=f"s{i}")) for i in range(5)))
 
         asyncio.run(play())
@@ -209,10 +253,37 @@ class TestFile:
     def test_logout_that_cannot_be_written_counts_and_is_reported(self, tmp_path: Path) -> None:
         rig = SignOutRig()
         rig.connect("mine", origin())
-        rig.gate.sign_outs.archive = SignOutFile(tmp_path / "missing", URL, lambda: NOW)
+        rig.gate.sign_outs.keep_in(SignOutFile(tmp_path / "missing", URL, lambda: NOW))
         with pytest.raises(SignOutNotKept):
             asyncio.run(rig.gate.sign_outs.add(SESSION))
         assert rig.ended == ["mine"]
         (tmp_path / "missing").mkdir()
         assert asyncio.run(rig.gate.sign_outs.add(SESSION)) == 0, "the issuer sends it again"
         assert SignOutFile(tmp_path / "missing", URL, lambda: NOW).load() == [SESSION]
+
+    def test_logout_that_could_not_be_written_is_written_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sign_out_file_module, "SIGN_OUTS_RETRY_S", 0.001)
+
+        async def play() -> None:
+            kept = SignOutFile(tmp_path / "missing", URL, lambda: NOW)
+            with pytest.raises(SignOutNotKept):
+                await kept.add(SESSION)
+            (tmp_path / "missing").mkdir()
+            async with asyncio.timeout(20):
+                while SignOutFile(tmp_path / "missing", URL, lambda: NOW).load() != [SESSION]:
+                    await asyncio.sleep(0.001)
+
+        asyncio.run(play())
+
+    def test_logout_that_comes_again_takes_no_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sign_outs_module, "SIGN_OUTS_MAX", 2)
+
+        async def play() -> None:
+            kept = SignOutFile(tmp_path, URL, lambda: NOW)
+            for each in (ANN, SESSION, SESSION, SESSION._replace(at_s=NOW - 1)):
+                await kept.add(each)
+
+        asyncio.run(play())
+        assert set(SignOutFile(tmp_path, URL, lambda: NOW).load()) == {ANN, SESSION}
