@@ -193,7 +193,7 @@ class Committer:
     def repeat_presence(self, sessions: Iterable[GatewaySession]) -> None:
         """Write again that these gateways are connected."""
         for session in sessions:
-            if not session.gone:
+            if not session.gone and not session.refused:
                 self._presence_of(session).connected = True
 
     async def read(self, query: Callable[[Registry], T]) -> T:

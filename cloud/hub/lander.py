@@ -74,8 +74,9 @@ class Lander:
         return report
 
     def tidy(self) -> int:
-        """Work between two landings: fold the log of commits if that is due, and compact small files; return their
-        number. A failure is retried when there is more to do."""
+        """Work between two landings: drop gateways that left from memory, fold the log of commits if that is due, and
+        compact small files; return their number. A failure is retried when there is more to do."""
+        self.registry.directory.drop_left()
         landed = self.registry.commits.landed_since_fold
         if landed and (landed >= FOLD_RANGES_MAX or self._clock() - self._folded_s >= FOLD_EVERY_S):
             self.fold()
@@ -140,7 +141,7 @@ class Lander:
         refused, fenced = self.registry.directory.refused(who), self.registry.directory.fenced(who)
         for entry in entries:
             if entry.session.key in refused:
-                entry.verdict, entry.words = LandingOutcome.RELEASED, "its tenant has no room for the gateway"
+                entry.verdict, entry.words = LandingOutcome.RELEASED, "the gateway has no admitted connection here"
             elif entry.session.key in fenced:
                 entry.verdict, entry.words = LandingOutcome.RELEASED, "the gateway has connected to another hub"
 

@@ -97,6 +97,9 @@ class SimulatedDirectory:
     def refused(self, who: Iterable[Key]) -> set[Key]:
         return set()
 
+    def drop_left(self) -> None:
+        """Do nothing: no run connects many gateways."""
+
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         self._database.end(self._database.transaction())
         generations = self._database.generations

@@ -63,6 +63,8 @@ class Directory:
         those that connected.
         """
         refused = self.admission.decide(changes) | self.admission.refused(changes)
+        if refused:
+            self._generations.drop(refused)  # one from before the refusal admits nothing
         changes = {key: presence for key, presence in changes.items() if key not in refused}
         if not changes:
             return {}
@@ -74,6 +76,7 @@ class Directory:
         self._generations.give(
             {key: known[key] + presence.connects for key, presence in changes.items() if presence.connects}
         )
+        self._generations.leave(key for key, presence in changes.items() if not presence.connected)
         return stored
 
     def _write_presence(
@@ -98,7 +101,7 @@ class Directory:
         rows = [
             self._presence_row(key, presence, known[key])
             for key, presence in changes.items()
-            if key in known and (presence.connects or self._generations.of(key) in (None, known[key]))
+            if key in known and self._may_change(key, presence, known[key])
         ]
         if rows:
             tx.execute(statement, rows)
@@ -112,6 +115,15 @@ class Directory:
     def _may_add(self, key: Key, presence: Presence) -> bool:
         """Return whether a change may add a gateway: the end of a refused connection does not."""
         return presence.connects > 0 or self._generations.of(key) is not None or not self.admission.is_limited
+
+    def _may_change(self, key: Key, presence: Presence, newest: int) -> bool:
+        """Return whether a change may be written into a row of this generation. A disconnect or a repeated presence may
+        not if the gateway has connected to another hub since: also if its connection here was refused, which has no
+        generation."""
+        here = self._generations.of(key)
+        if presence.connects or here == newest:
+            return True
+        return here is None and not self.admission.is_limited
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
         return {
@@ -163,6 +175,12 @@ class Directory:
         keys = set(who)
         unadmitted = {key for key in keys if self._generations.of(key) is None} if self.admission.is_limited else set()
         return self.admission.refused(keys) | unadmitted
+
+    def drop_left(self) -> None:
+        """Drop what only connected gateways need in memory, of those that left a while ago. Without a limit nothing is
+        dropped: then entries may land without a generation, and only the generation fences late ones."""
+        if self.admission.is_limited:
+            self._generations.drop_left()
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub of this registry since they last connected here."""

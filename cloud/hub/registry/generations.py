@@ -6,27 +6,63 @@ A registry that became an older copy of itself gives numbers out again, so a num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
+from cloud.hub.limits import LEFT_GATEWAYS_MAX, LEFT_KEPT_S
 from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.schema import gateways
 from cloud.hub.registry.writer import RegistryWriter
 
 
 class Generations:
-    """Generations of the newest connections to this hub."""
+    """Generations of the newest connections to this hub: of gateways that are connected to it, or left it lately."""
 
-    def __init__(self, writer: RegistryWriter) -> None:
+    def __init__(self, writer: RegistryWriter, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds."""
+        self.dropped: list[Callable[[Collection[Key]], None]] = []
+        """Called with gateways that have no generation any more: what the landing caches of them is dropped too."""
         self._writer = writer
+        self._clock = clock
         self._given: dict[Key, int] = {}
+        self._left: dict[Key, float] = {}
+        """Gateways that are not connected any more, with the time when that was stored; the oldest first."""
 
     def give(self, given: Mapping[Key, int]) -> None:
         """Record the generations of new connections."""
         self._given.update(given)
+        for key in given:
+            self._left.pop(key, None)
+
+    def leave(self, who: Iterable[Key]) -> None:
+        """Record that gateways are not connected to this hub any more, after that was stored."""
+        now_s = self._clock()
+        for key in who:
+            if key in self._given:
+                self._left.setdefault(key, now_s)
+
+    def drop(self, who: Collection[Key]) -> None:
+        """Drop the generations of gateways. Nothing of them lands here before they connect again."""
+        for key in who:
+            self._given.pop(key, None)
+            self._left.pop(key, None)
+        for listener in self.dropped:
+            listener(who)
+
+    def drop_left(self) -> None:
+        """Drop the gateways that left more than `LEFT_KEPT_S` ago, and the oldest ones above `LEFT_GATEWAYS_MAX`."""
+        before_s = self._clock() - LEFT_KEPT_S
+        surplus = len(self._left) - LEFT_GATEWAYS_MAX
+        due: list[Key] = []
+        for key, left_s in self._left.items():
+            if left_s > before_s and len(due) >= surplus:
+                break
+            due.append(key)
+        if due:
+            self.drop(due)
 
     def of(self, key: Key) -> int | None:
         """Return the generation of the gateway's newest connection to this hub; None without one."""

@@ -68,17 +68,24 @@ class _Loaded(NamedTuple):
 class Marks:
     """Marks in the registry. For the registry's thread.
 
-    The rows of a gateway are cached from its connection on: while it is connected here, no other hub changes them.
+    The rows of a gateway are cached from its connection on: while it is connected here, no other hub changes them. They
+    leave the cache with its generation, and the landing after its next connection reads them as a takeover does.
     """
 
     def __init__(self, database: Database, generations: Generations) -> None:
         self._generations = generations
         self._loaded: dict[Key, _Loaded] = {}
         database.in_doubt.append(self.forget)
+        generations.dropped.append(self.drop)
 
     def forget(self) -> None:
         """Forget all cached rows."""
         self._loaded.clear()
+
+    def drop(self, who: Iterable[Key]) -> None:
+        """Forget the cached rows of gateways. Safe at any time, as `forget` is: the log of commits has what landed."""
+        for key in who:
+            self._loaded.pop(key, None)
 
     def known(self, key: Key) -> GatewayMarks | None:
         """Return the cached marks of a gateway; None if they have to be loaded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
@@ -24,17 +25,18 @@ class Registry:
     """Registry for the thread that opens it. Every method of it and of its parts raises `WrongThread` in another
     one."""
 
-    def __init__(self, url: sa.URL, writer_id: str) -> None:
-        """Open or create the registry at a URL from `cloud.hub.registry.location`, for the writer of that id.
+    def __init__(self, url: sa.URL, writer_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open or create the registry at a URL from `cloud.hub.registry.location`, for the writer of that id. `clock`:
+        monotonic seconds.
 
         Raises `RegistryError` with the next step in its message.
         """
         writer = RegistryWriter(writer_id)
-        generations = Generations(writer)
+        generations = Generations(writer, clock)
         self._database, self.registry_id = open_registry(url, writer.start)
         self._reading = Database(url, reading=True)
         try:
-            admission = GatewayAdmission(self._reading, time.monotonic)
+            admission = GatewayAdmission(self._reading, clock)
             self.directory = Directory(self._database, writer, generations, admission)
             self.views = SavedViews(self._database)
             self.request_keys = RequestKeys(self._database)

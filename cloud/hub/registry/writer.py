@@ -34,14 +34,17 @@ class RegistryWriter:
             tx.execute(writers.update().where(writers.c.id == self.id).values(starts=self._starts))
 
     def repair(self, tx: sa.Connection) -> bool:
-        """Count this start again in a registry that has not counted it: it is an older copy. Return whether it is."""
-        found = tx.execute(sa.select(writers.c.starts).where(writers.c.id == self.id)).scalar_one_or_none()
-        if found is not None and found >= self._starts:
-            return False
+        """Record this start again in a registry that does not know it, or its lake: it is an older copy. Return whether
+        it is. Other hubs settle open commits of writers of their lake only."""
+        mine = writers.c.id == self.id
+        found = tx.execute(sa.select(writers.c.starts, writers.c.lake).where(mine)).one_or_none()
         if found is None:
             tx.execute(writers.insert().values(id=self.id, starts=self._starts, lake=self.lake))
-        else:
-            tx.execute(writers.update().where(writers.c.id == self.id).values(starts=self._starts))
+            return True
+        if found.starts >= self._starts and self.lake in (None, found.lake):
+            return False
+        values = {"starts": max(found.starts, self._starts), "lake": self.lake or found.lake}
+        tx.execute(writers.update().where(mine).values(values))
         return True
 
     def write_to(self, tx: sa.Connection, lake: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ class Place:
         self.url = url
         self._opened: list[Registry] = []
 
-    def open(self, writer: str = HERE) -> Registry:
-        """Open it as one hub; it closes at the end of the test at the latest."""
-        registry = Registry(self.url, writer)
+    def open(self, writer: str = HERE, *, clock: Callable[[], float] = time.monotonic) -> Registry:
+        """Open it as one hub; it closes at the end of the test at the latest. `clock`: monotonic seconds."""
+        registry = Registry(self.url, writer, clock=clock)
         self._opened.append(registry)
         return registry
 

@@ -15,13 +15,18 @@ class LandingHub:
 
     def __init__(self, place: Place, lake: MemoryLake, writer: str = HERE) -> None:
         self.now_s = 0.0
-        self.registry = place.open(writer)
+        self.registry = place.open(writer, clock=lambda: self.now_s)
         self.registry.commits.write_to(lake)
         self.lander = Lander(self.registry, Landing(lake, self.registry.commits), clock=lambda: self.now_s)
 
     def connect(self, *gateways: str) -> None:
         self.registry.directory.presence(
             {("default", gateway): Presence("-", connected=True, at_us=1, connects=1) for gateway in gateways}
+        )
+
+    def disconnect(self, *gateways: str) -> None:
+        self.registry.directory.presence(
+            {("default", gateway): Presence("-", connected=False, at_us=2) for gateway in gateways}
         )
 
     def land(self, *batches: ReceivedBatch) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import pytest
-import sqlalchemy as sa
 
 from cloud.hub.groups import GatewayLineage, Presence
 from cloud.hub.limits import FOLD_EVERY_S
 from cloud.hub.registry.faults import WriterReplaced
-from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import RegistryError
@@ -20,12 +14,11 @@ from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import HERE, THERE, Place
 from tests.contract.registry.landing_hub import LandingHub as Hub
 from tests.contract.registry.landings import batch, land
+from tests.contract.registry.statements import STATEMENTS_MAX, counted
 from tests.support.memory_lake import MemoryLake
 
 STREAM = SequenceStream("default", "gw", "e", "a")
 KEY = ("default", "gw")
-STATEMENTS_MAX = 4
-"""Statements of a landing, whatever the number of its gateways."""
 
 
 def connected() -> Presence:
@@ -34,21 +27,6 @@ def connected() -> Presence:
 
 def moved(first: int, last: int, stream: SequenceStream = STREAM) -> SequenceRange:
     return SequenceRange(*stream, first, last)
-
-
-@contextmanager
-def counted(registry: Registry) -> Iterator[list[str]]:
-    """Collect the statements of a registry: one for each row of those with many."""
-    found: list[str] = []
-
-    def add(_tx: Any, _cursor: Any, text: str, values: Any, _context: Any, many: bool) -> None:
-        if not text.startswith("BEGIN"):
-            found.extend([text] * (len(values) if many else 1))
-
-    engine = registry._database._engine
-    sa.event.listen(engine, "before_cursor_execute", add)
-    yield found
-    sa.event.remove(engine, "before_cursor_execute", add)
 
 
 def landed_of(place: Place, gateway: str = "gw") -> list[int]:

@@ -196,6 +196,37 @@ def test_refused_gateway_that_is_not_remembered_stays_refused(place: Place, monk
     assert connect(registry, *keys("c")) == set(keys("c"))
 
 
+def test_generation_from_before_a_refusal_admits_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.registry.gateway_admission.REFUSED_MAX", 1)
+    registry = limited(place.open())
+    clock = hold_clock(registry)
+    connect(registry, *keys("a", "b"))
+    forget_one(place, "a")
+    clock.now_s += FULL_FRESH_S
+    assert connect(registry, *keys("c")) == set()
+    assert connect(registry, *keys("a")) == set(keys("a"))
+    connect(registry, *keys("d"))
+    assert registry.directory.refused(keys("a", "d")) == set(keys("a", "d"))
+    registry.directory.presence({("small", "a"): Presence("-", connected=False, at_us=9)})
+    assert known(registry) == ["b", "c"]
+
+
+@pytest.mark.parametrize("connected", [False, True], ids=["late disconnect", "repeated presence"])
+def test_refused_connection_takes_no_gateway_from_the_hub_that_admitted_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    monkeypatch.setattr("cloud.hub.registry.gateway_admission.REFUSED_MAX", 1)
+    here, there = limited(place.open(), 1), limited(place.open(THERE), 4)
+    connect(here, *keys("a", "b"))
+    assert connect(here, *keys("c")) == set(keys("c"))
+    assert here.directory.admission.refused(keys("b")) == set(), "not remembered any more"
+    assert connect(there, *keys("b")) == set()
+    here.directory.presence({("small", "b"): Presence("-", connected=connected, at_us=9)})
+    row = next(each for each in there.directory.gateways() if each.name == "b")
+    assert (row.writer, row.connected) == (THERE, True)
+    assert there.directory.fenced(keys("b")) == set()
+
+
 def test_nothing_lands_for_a_refused_gateway(place: Place) -> None:
     lake = MemoryLake()
     hub = LandingHub(place, lake)

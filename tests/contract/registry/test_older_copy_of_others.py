@@ -159,6 +159,23 @@ def test_running_hub_checks_after_its_connection_was_lost(place: Place, lake: Pa
     assert (landed(lake, "gw1"), landed(lake, "gw2")) == (list(range(25)), list(range(5)))
 
 
+def test_copy_from_before_a_hub_knew_its_lake_gets_it(place: Place, lake: Path) -> None:
+    """Else no other hub would settle what that hub leaves open, and its gateways would wait for it."""
+    registry = place.open(THERE)
+    copy = RegistryCopy(place)
+    registry.close()
+    there = Hub(place, lake, THERE)
+    copy.restore()
+    place.execute("UPDATE writers SET starts = 2")
+    there.reconnect()
+    assert there.registry.commits.take_over([]) == []
+    there.connect()
+    there.prepare(PUMP, 0, 4)
+    here = Hub(place, lake, HERE)
+    here.land((PUMP, 0, 9))
+    assert landed(lake, "gw2") == list(range(10))
+
+
 EVERYTHING: Final = "SELECT tenant, gateway, epoch, address, mark, checksum FROM marks ORDER BY 1, 2, 3, 4"
 
 

@@ -94,7 +94,7 @@ class FleetHub:
     async def _serve(self, loop: SimulatedLoop) -> None:
         kept = cast(Database, self._database)
         writer = RegistryWriter(NAME)
-        directory = Directory(kept, writer, Generations(writer), GatewayAdmission(kept, time.monotonic))
+        directory = Directory(kept, writer, Generations(writer, time.monotonic), GatewayAdmission(kept, time.monotonic))
 
         def now_s() -> float:
             return wall_ns(self._scheduler) / 1e9

@@ -2,7 +2,8 @@
 
 Real are landing, lander and registry with its SQL (SQLite), and the rows of the lake. Simulated are the lake's tables,
 the network and the hubs' processes: each transaction of the registry, and each read and write of the lake, is a step
-after which any other hub may run, this hub may be killed, or stand still for good.
+after which any other hub may run, this hub may be killed, or stand still for good. At each of them a hub may lose what
+it caches of a gateway.
 
 The registry may become an older copy of itself: restored while no hub runs, or by a standby that lacks the last
 transactions, while hubs run. A commit that is open then is lost with its fence, so the standby takes over only while
@@ -24,8 +25,9 @@ from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 
-from cloud.hub.groups import GatewaySession, Key, LandingGroup, Presence, QueueEntry
+from cloud.hub.groups import GatewaySession, Key, LandingGroup, LandingOutcome, Presence, QueueEntry
 from cloud.hub.lander import Lander
+from cloud.hub.registry import gateway_admission
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
@@ -51,6 +53,13 @@ FOLDING_SHARE: Final = 0.3
 """Share of landings after which a hub folds its log of commits; it may be killed, or lose a gateway, around that."""
 FAILURE_SHARE: Final = 0.05
 """Share of operations on lake and registry that fail."""
+DROP_SHARE: Final = 0.05
+"""Share of transactions after which a hub loses the cached marks of a gateway, and of landings before which it loses
+the generation of one, also of a connected one: more than the product drops."""
+EVENT_S_MAX: Final = 40.0
+"""Longest time between two events: a gateway that left is dropped from memory after some of them."""
+GROWTH_SHARE: Final = 0.02
+"""Share of events after which the limit of gateways grows by one, where it begins low."""
 COPY_SHARE: Final = 0.08
 """Share of events after which the registry is copied, or becomes its copy."""
 
@@ -64,9 +73,13 @@ class Replica:
         """True if it is suspended, and never chosen."""
         self.turn: Turn | None = None
         self._world = world
+        self.registry: Registry | None = None
+        """Registry of the last process."""
         self._starts = 0
         self._queue: list[QueueEntry] = []
         self._presence: dict[Key, Presence] = {}
+        self._sessions: dict[Key, GatewaySession] = {}
+        """Connections that it takes for open."""
 
     @property
     def up(self) -> bool:
@@ -74,7 +87,7 @@ class Replica:
 
     def start(self) -> None:
         """Start a process: with the writer id of the last one, or with a new one, as after the loss of its file."""
-        self._queue, self._presence = [], {}
+        self._queue, self._presence, self._sessions = [], {}, {}
         if self._starts == 0 or self._world.random.random() < 0.3:
             self._starts += 1
         self.turn = Turn(self._serve)
@@ -85,6 +98,7 @@ class Replica:
             self.turn.kill()
 
     def connect(self, session: GatewaySession) -> None:
+        self._sessions[session.key] = session
         found = self._presence.setdefault(session.key, Presence(session.remote, connected=True, at_us=1))
         found.connected, found.connects = True, found.connects + 1
 
@@ -94,6 +108,12 @@ class Replica:
         self._presence.setdefault(session.key, Presence(session.remote, connected=False, at_us=1)).connected = False
         self._queue = [entry for entry in self._queue if entry.session is not session]
 
+    def repeat_presence(self) -> None:
+        """Write again which gateways are connected, as a hub does that was counted as gone."""
+        for key, session in self._sessions.items():
+            if not session.gone:
+                self._presence.setdefault(key, Presence(session.remote, connected=True, at_us=1)).connected = True
+
     def receive(self, entries: list[QueueEntry]) -> None:
         self._queue += entries
 
@@ -101,11 +121,13 @@ class Replica:
         """Work as a hub's process does, until it is killed; an error of registry or lake at the start ends it."""
         world = self._world
         with contextlib.suppress(CannotLand):
-            registry = Registry(world.url, f"{self.number}{self._starts:031}")
+            registry = Registry(world.url, f"{self.number}{self._starts:031}", clock=lambda: world.now_s)
+            self.registry = registry
             try:
                 lake = ReplicaLake(world.tables, turn.step, world.random, world.lake_fails)
                 registry.commits.write_to(lake)
                 registry.directory.mark_all_disconnected()
+                registry.directory.admission.limit_to(lambda _: world.gateways_max)
                 lander = Lander(registry, Landing(lake, registry.commits), clock=lambda: 0.0)
                 while True:
                     turn.step()
@@ -118,10 +140,15 @@ class Replica:
         if not (group.entries or group.presence):
             return
         self._queue, self._presence = [], {}
+        if self._world.random.random() < DROP_SHARE:
+            lander.registry.directory._generations.drop({self._world.random.choice(self._world.gateways).key})
         lander.land(group, 1)
+        lander.registry.directory.drop_left()
         if self._world.random.random() < FOLDING_SHARE:
             lander.fold()
         for entry in group.entries:
+            if entry.verdict is LandingOutcome.LANDED:
+                self._world.check_known(entry.session.key)
             if entry.verdict is not None:
                 entry.answer(entry.verdict, entry.words)
             elif not entry.session.gone:
@@ -133,14 +160,16 @@ class Replica:
 class World:
     """One run of one seed."""
 
-    def __init__(self, seed: int, folder: Path, template: Path, *, copies: bool = False) -> None:
-        """`copies`: the registry may become an older copy of itself."""
+    def __init__(self, seed: int, folder: Path, template: Path, *, copies: bool = False, limited: bool = False) -> None:
+        """`copies`: the registry may become an older copy of itself. `limited`: at first the tenant has room for one
+        gateway only."""
         self.random = Random(seed)
         self.restored = 0
         """Number of times that the registry became an older copy."""
         self._copies = copies
         self._file = folder / f"{seed}.db"
         self._copy = folder / f"{seed}.copy"
+        self._copy.unlink(missing_ok=True)  # another run of the seed may have made it
         self._connected: WeakKeyDictionary[Database, int] = WeakKeyDictionary()
         """Value of `restored` when each connection was made."""
         self.tables = SharedTables()
@@ -150,6 +179,11 @@ class World:
         self.lake_away = False
         self.hubs = [Replica(number, self) for number in range(HUBS)]
         self.gateways = [SimulatedGateway(f"gw{number}", self.random) for number in range(GATEWAYS)]
+        self._limited = limited
+        self._strangers: list[str] = []
+        self.gateways_max = 1 if limited else GATEWAYS
+        self.now_s = 0.0
+        """Monotonic time, which passes between two events."""
         self._connections = 0
 
     def fails(self) -> bool:
@@ -160,9 +194,17 @@ class World:
         """Return whether this operation on the lake fails."""
         return self.fails() or (self.lake_away and self.random.random() < AWAY_SHARE)
 
+    def check_known(self, key: Key) -> None:
+        """Check that a gateway of which something has landed has a place in its tenant."""
+        with contextlib.closing(sqlite3.connect(self._file)) as database:
+            found = database.execute("SELECT 1 FROM gateways WHERE tenant = ? AND name = ?", key).fetchone()
+        if found is None and not self.restored:
+            self._strangers.append(f"{key[1]}: something has landed, and its tenant has no room for it")
+
     def run(self) -> list[str]:
         """Run from the start until everything is answered; return what is wrong."""
-        with self._stepwise_transactions():
+        remembered = mock.patch.object(gateway_admission, "REFUSED_MAX", 1 if self._limited else 10)
+        with remembered, self._stepwise_transactions():
             try:
                 for hub in self.hubs:
                     hub.start()
@@ -171,7 +213,7 @@ class World:
                     if self._copies and self.random.random() < COPY_SHARE:
                         self._change_copy()
                 self.tables.arrive()
-                self.failing, self.lake_away = 0.0, False
+                self.failing, self.lake_away, self.gateways_max = 0.0, False, GATEWAYS
                 self._end()
                 errors = [repr(hub.turn.error) for hub in self.hubs if hub.turn is not None and hub.turn.error]
                 return errors + self._violations()
@@ -181,6 +223,9 @@ class World:
 
     def _event(self) -> None:
         random = self.random
+        self.now_s += random.uniform(0, EVENT_S_MAX)
+        if self.gateways_max < GATEWAYS and random.random() < GROWTH_SHARE:
+            self.gateways_max += 1
         hub = random.choice(self.hubs)
         choice = random.random()
         if choice < 0.62:
@@ -189,8 +234,10 @@ class World:
             gateway = random.choice(self.gateways)
             gateway.make()
             self._send(gateway)
-        elif choice < 0.90:
+        elif choice < 0.89:
             self._move(random.choice(self.gateways))
+        elif choice < 0.90:
+            hub.repeat_presence()
         elif choice < 0.92:
             self.tables.arrive()
         elif choice < 0.94:
@@ -234,6 +281,7 @@ class World:
         for hub in self.hubs:
             hub.still = hub not in serving
         for turn in range(FINAL_TURNS):
+            self.now_s += 1.0
             if not any(gateway.unanswered for gateway in self.gateways):
                 break
             hub = self.random.choice(serving)
@@ -278,12 +326,18 @@ class World:
         hub.connect(gateway.session)
         self._send(gateway)
 
+    def _drop_marks(self, turn: Turn) -> None:
+        """Let the hub of this turn lose the marks of a gateway."""
+        registry = next(hub.registry for hub in self.hubs if hub.turn is turn)
+        if registry is not None:
+            registry.commits._marks.drop({self.random.choice(self.gateways).key})
+
     def _send(self, gateway: SimulatedGateway) -> None:
         if gateway.hub is not None and self.hubs[gateway.hub].up:
             self.hubs[gateway.hub].receive(gateway.send())
 
     def _violations(self) -> list[str]:
-        wrong: list[str] = []
+        wrong = self._strangers.copy()
         landed: Counter[tuple[str, int]] = Counter()
         for rows in self.tables.rows("telemetry"):
             landed.update(zip(rows.column("gateway").to_pylist(), rows.column("sequence").to_pylist(), strict=True))
@@ -355,6 +409,8 @@ class World:
                 raise RegistryError("the registry does not answer")
             result = run(database, work)
             turn.step()
+            if self.random.random() < DROP_SHARE:
+                self._drop_marks(turn)
             if fails:
                 _forget_cached(database)
                 raise RegistryError("the registry's answer was lost")
@@ -388,10 +444,10 @@ def make_template(file: Path) -> None:
     Registry(sqlite_url(file), "f" * 32).close()
 
 
-def violations(seeds: range, folder: Path, *, copies: bool = False) -> dict[int, list[str]]:
-    """Run seeds; return what is wrong with those that failed. `copies`: as for `World`."""
+def violations(seeds: range, folder: Path, *, copies: bool = False, limited: bool = False) -> dict[int, list[str]]:
+    """Run seeds; return what is wrong with those that failed. `copies`, `limited`: as for `World`."""
     template = folder / "template.db"
     if not template.exists():
         make_template(template)
-    found = {seed: World(seed, folder, template, copies=copies).run() for seed in seeds}
+    found = {seed: World(seed, folder, template, copies=copies, limited=limited).run() for seed in seeds}
     return {seed: wrong for seed, wrong in found.items() if wrong}

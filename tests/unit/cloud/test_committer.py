@@ -745,6 +745,20 @@ class TestUnreadable:
         assert entry["reason"] == HubLossReason.QUARANTINED.value
 
 
+def test_refused_connection_is_not_said_to_be_connected_again(tmp_path: Path) -> None:
+    """Another hub may have admitted the gateway since."""
+
+    async def scenario(bench: Bench) -> None:
+        refused = GatewaySession("default", "gw1", "-", refused=True)
+        bench.committer.repeat_presence([refused, GatewaySession("default", "gw2", "-")])
+
+    run(tmp_path, scenario)
+    registry = open_registry(tmp_path)
+    known = [record.name for record in registry.directory.gateways()]
+    registry.close()
+    assert known == ["gw2"]
+
+
 def test_closing_lands_gathered_batches(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
