@@ -406,6 +406,8 @@ class Committer:
             later = self._presence.setdefault(key, presence)
             if later is not presence:
                 later.connects += presence.connects
+        if group.undecided:
+            self._presence_due = now + PRESENCE_EVERY_S  # else the next group would follow at once
         if group.states:
             self._states_due = now + STATUS_EVERY_S
             self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]

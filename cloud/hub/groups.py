@@ -170,6 +170,8 @@ class LandingGroup:
     seen: dict[Key, int] = field(default_factory=dict)
     observed: dict[Key, str] = field(default_factory=dict)
     """New observations of gateways that were seen, JSON."""
+    undecided: Collection[Key] = ()
+    """New gateways that cannot be counted now: their entries and changes wait for a later group."""
     bytes: int = field(init=False)
     landing_bytes: int = field(init=False)
     rows: int = field(init=False)

@@ -59,9 +59,11 @@ class Lander:
         report = GroupReport()
         with self._attempt(group.entries, report):
             report.stored = self.registry.directory.presence(group.presence)
+            group.undecided = self.registry.directory.undecided
             came = [key for key, presence in group.presence.items() if presence.connects]
-            report.refused, group.presence = self.registry.directory.refused(came), {}
-            self._release_fenced(group.entries)
+            report.refused = self.registry.directory.refused(came)
+            group.presence = {key: each for key, each in group.presence.items() if key in group.undecided}
+            self._release_fenced(group)
         if report.fault is None:
             self._land_ledger(group, report, now_us)
             report.statements = self._land_rows(Manifest, "manifests", group, report, now_us)
@@ -136,11 +138,14 @@ class Lander:
             if entry.verdict is None:
                 entry.words = why
 
-    def _release_fenced(self, entries: Sequence[QueueEntry]) -> None:
-        who = {entry.session.key for entry in entries}
+    def _release_fenced(self, group: LandingGroup) -> None:
+        """Release what must not land here, and hold what must not land yet."""
+        who = {entry.session.key for entry in group.entries}
         refused, fenced = self.registry.directory.refused(who), self.registry.directory.fenced(who)
-        for entry in entries:
-            if entry.session.key in refused:
+        for entry in group.entries:
+            if entry.session.key in group.undecided:
+                entry.words = "new gateways cannot be counted now"
+            elif entry.session.key in refused:
                 entry.verdict, entry.words = LandingOutcome.RELEASED, "the gateway has no admitted connection here"
             elif entry.session.key in fenced:
                 entry.verdict, entry.words = LandingOutcome.RELEASED, "the gateway has connected to another hub"
@@ -247,8 +252,10 @@ class Lander:
     def _land_rest(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
         with self._attempt((), report):
             refused = self.registry.directory.refused({(row["tenant"], row["gateway"]) for row in group.states})
-            states = [row for row in group.states if (row["tenant"], row["gateway"]) not in refused]
-            report.states, group.states = self._land_states(states, now_us), []
+            waiting = [row for row in group.states if (row["tenant"], row["gateway"]) in group.undecided]
+            left_out = refused.union(group.undecided)
+            states = [row for row in group.states if (row["tenant"], row["gateway"]) not in left_out]
+            report.states, group.states = self._land_states(states, now_us), waiting
         with self._attempt((), report):
             self.registry.directory.seen(group.seen, group.observed)
             group.seen, group.observed = {}, {}
@@ -270,8 +277,9 @@ class Lander:
 
 
 def _waiting(group: LandingGroup, kind: type[T]) -> list[tuple[QueueEntry, T]]:
-    """Return the entries of one kind without outcome."""
-    return [(e, e.content) for e in group.entries if e.verdict is None and isinstance(e.content, kind)]
+    """Return the entries of one kind that may land, without outcome."""
+    open_ = (each for each in group.entries if each.verdict is None and each.session.key not in group.undecided)
+    return [(each, each.content) for each in open_ if isinstance(each.content, kind)]
 
 
 def _words(error: BaseException) -> str:

@@ -94,6 +94,9 @@ class SimulatedDirectory:
     def gateways(self) -> list[GatewayRecord]:
         return []
 
+    undecided: frozenset[Key] = frozenset()
+    """Always empty: nothing limits the gateways."""
+
     def refused(self, who: Iterable[Key]) -> set[Key]:
         return set()
 

@@ -57,6 +57,10 @@ class Database:
         self._once(self.dialect.unlock_opening, fault)
         return done
 
+    def connect(self) -> None:
+        """Make the connection. Raises `RegistryError` with advice for the operator; then close the database."""
+        self._once(lambda tx: tx.execute(sa.select(1)), lambda words: self.dialect.opening_error(words, self.where))
+
     @contextlib.contextmanager
     def repairing(self) -> Iterator[None]:
         """Repair the registry in the body while no other hub does; wait for one that does. Raises `RegistryError`."""

@@ -84,6 +84,10 @@ class SqlDialect(Protocol):
         """Release the lock after the repair."""
         ...
 
+    def limit_statements(self, tx: sa.Connection, seconds: float) -> None:
+        """Limit the time of each statement of this transaction, where the database is a server."""
+        ...
+
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         """Return whether a transaction was aborted because of another one."""
         ...
@@ -165,6 +169,9 @@ class Sqlite:
     def unlock_repair(self, tx: sa.Connection) -> None:
         """Do nothing: nothing is locked."""
 
+    def limit_statements(self, tx: sa.Connection, seconds: float) -> None:
+        """Do nothing: no other program holds up a reader of the file."""
+
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         return False
 
@@ -241,6 +248,9 @@ class Postgresql:
 
     def unlock_repair(self, tx: sa.Connection) -> None:
         tx.execute(sa.select(sa.func.pg_advisory_unlock(REPAIR_LOCK)))
+
+    def limit_statements(self, tx: sa.Connection, seconds: float) -> None:
+        tx.exec_driver_sql(f"SET LOCAL statement_timeout TO {int(seconds * 1_000)}")
 
     def is_conflict(self, error: SQLAlchemyError) -> bool:
         return isinstance(error, DBAPIError) and self._sqlstate(error.orig) in EXCLUDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from cloud.hub.groups import Key, Presence, StoredState
 from cloud.hub.registry.danger_columns import danger_change, danger_row, seen_change, still_judged
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
-from cloud.hub.registry.gateway_admission import GatewayAdmission
+from cloud.hub.registry.gateway_admission import GatewayAdmission, known_gateways
 from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.generations import Generations, current_generations
 from cloud.hub.registry.notices import NoticeTopic, notify
@@ -59,13 +59,14 @@ class Directory:
     def presence(self, changes: Mapping[Key, Presence]) -> dict[Key, StoredState]:
         """Store connects and disconnects. Each connect is a generation, and fences earlier ones. A forgotten gateway
         that connects is known again. The end of a connection changes nothing if the gateway has moved to another hub.
-        Nothing is stored of a new gateway that its tenant has no room for (`refused`). Return what the registry has of
-        those that connected.
+        Nothing is stored of a new gateway that its tenant has no room for (`refused`), or that is `undecided`. Return
+        what the registry has of those that connected.
         """
-        refused = self.admission.decide(changes) | self.admission.refused(changes)
+        refused = self.admission.decide(changes, self._known_of) | self.admission.refused(changes)
         if refused:
             self._generations.drop(refused)  # one from before the refusal admits nothing
-        changes = {key: presence for key, presence in changes.items() if key not in refused}
+        left_out = refused | self.undecided
+        changes = {key: presence for key, presence in changes.items() if key not in left_out}
         if not changes:
             return {}
         try:
@@ -78,6 +79,14 @@ class Directory:
         )
         self._generations.leave(key for key, presence in changes.items() if not presence.connected)
         return stored
+
+    @property
+    def undecided(self) -> frozenset[Key]:
+        """New gateways of the last change that could not be counted: they are to be changed again."""
+        return self.admission.undecided
+
+    def _known_of(self, keys: Sequence[Key]) -> set[Key]:
+        return self._database.transaction(lambda tx: known_gateways(tx, keys))
 
     def _write_presence(
         self, tx: sa.Connection, changes: Mapping[Key, Presence]
@@ -171,10 +180,10 @@ class Directory:
 
     def refused(self, who: Iterable[Key]) -> set[Key]:
         """Return which of these gateways their tenants had no room for when they connected last. Nothing may land for
-        them: without an admitted connection no generation fences it."""
+        them, nor for those that are `undecided`: without an admitted connection no generation fences it."""
         keys = set(who)
         unadmitted = {key for key in keys if self._generations.of(key) is None} if self.admission.is_limited else set()
-        return self.admission.refused(keys) | unadmitted
+        return (self.admission.refused(keys) | unadmitted) - self.undecided
 
     def drop_left(self) -> None:
         """Drop what only connected gateways need in memory, of those that left a while ago. Without a limit nothing is

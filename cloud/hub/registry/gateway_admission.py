@@ -1,14 +1,15 @@
 """Admission of new gateways: the quota `gateways` of their tenants, counted from the registry.
 
 The count is read on a connection that only reads: within the transaction that adds gateways, PostgreSQL would take
-every change of another hub for a conflict. So hubs that admit at the same time may exceed a quota together, by the
-gateways that the other hubs admit within `COUNT_FRESH_S` and one write: about a thousand from each of them
-(`cloud.hub.limits.HANDSHAKES_PER_S`), or all that have waited while the registry was away. One hub alone never exceeds
-it.
+every change of another hub for a conflict. While it fails, new gateways wait; known ones need no count. Hubs that admit
+at the same time may exceed a quota together, by the gateways that the other hubs admit within `COUNT_FRESH_S` and one
+write: about a thousand from each of them (`cloud.hub.limits.HANDSHAKES_PER_S`), or all that have waited while the
+registry was away. One hub alone never exceeds it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -18,6 +19,9 @@ from cloud.hub.groups import Key, Presence
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.schema import gateways
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
 
 COUNT_FRESH_S: Final = 5.0
 """Age up to which a count is used again while it leaves room. That of 100 000 gateways takes some 10 ms."""
@@ -27,6 +31,9 @@ FULL_REST: Final = 20.0
 """The same in multiples of the time that the count took: a full tenant takes a twentieth of the thread at most."""
 FULL_FRESH_S_MAX: Final = 60.0
 """Longest age of that count: one that stood still for 30 s with its server does not refuse gateways for ten minutes."""
+COUNT_S_MAX: Final = 5.0
+"""Longest time of a statement of the count, on PostgreSQL. The landing waits for it; new gateways wait for the next
+one, a minute later."""
 REFUSED_MAX: Final = 10_000
 """Refused gateways that are remembered, besides those of the last decision: hubs take 200 new connections a second."""
 
@@ -58,6 +65,12 @@ class GatewayAdmission:
         self._counted: dict[str, _TenantCount] = {}
         """Known gateways of tenants."""
         self._refused: dict[Key, None] = {}
+        self.undecided: frozenset[Key] = frozenset()
+        """New gateways of the last decision that could not be counted. They are neither admitted nor refused."""
+        self.trouble = ""
+        """Reason why the last count failed; empty if it did not."""
+        self._rests_until_s = 0.0
+        """End of the pause after a failed count, in monotonic seconds."""
 
     @property
     def is_limited(self) -> bool:
@@ -68,16 +81,25 @@ class GatewayAdmission:
         """Refuse new gateways above a limit from now on. `limit` returns the most gateways of a tenant."""
         self._limit = limit
 
-    def decide(self, changes: Mapping[Key, Presence]) -> set[Key]:
+    def decide(self, changes: Mapping[Key, Presence], known_of: Callable[[Sequence[Key]], set[Key]]) -> set[Key]:
         """Return the gateways to refuse: the new ones that their tenants have no room for, those that came last. One
-        that was forgotten is new. Raises `RegistryError`; then nothing has changed."""
+        that was forgotten is new. If they cannot be counted now, the new ones are `undecided`.
+
+        `known_of` returns the known ones of some gateways, by the connection that writes. Raises what it raises; then
+        nothing has changed.
+        """
         limit = self._limit
         asked = [key for key, presence in changes.items() if presence.connects]
+        self.undecided = frozenset()
         if limit is None or not asked:
             return set()
-        found = self._reading.transaction(lambda tx: self._read(tx, asked, changes, limit))
-        self._counted.update(found.counts)
-        refused = [key for tenant, keys in found.new.items() for key in self._beyond(tenant, keys, limit(tenant))]
+        refused: list[Key] = []
+        found = self._ask(asked, changes, limit)
+        if found is None:
+            self.undecided = frozenset(asked) - known_of(asked)
+        else:
+            self._counted.update(found.counts)
+            refused = [key for tenant, keys in found.new.items() for key in self._beyond(tenant, keys, limit(tenant))]
         for key in asked:
             self._refused.pop(key, None)
         self._refused.update(dict.fromkeys(refused))
@@ -93,11 +115,31 @@ class GatewayAdmission:
         """Count again before the next decision, as an admission was not stored."""
         self._counted.clear()
 
+    def _ask(self, asked: Sequence[Key], changes: Mapping[Key, Presence], limit: Callable[[str], int]) -> _Asked | None:
+        """Read what a decision needs; None if that is not possible now. After a failure it rests as after a count."""
+        began_s = self._clock()
+        if began_s < self._rests_until_s:
+            return None
+        try:
+            found = self._reading.transaction(lambda tx: self._read(tx, asked, changes, limit))
+        except RegistryError as error:
+            ended_s = self._clock()
+            self._rests_until_s = ended_s + _rest_s(ended_s - began_s)
+            if not self.trouble:
+                log.warning("new gateways cannot be counted, and wait; known ones do not: %s", error)
+            self.trouble = str(error)
+            return None
+        if self.trouble:
+            log.info("new gateways are counted again")
+        self.trouble, self._rests_until_s = "", 0.0
+        return found
+
     def _read(
         self, tx: sa.Connection, asked: Sequence[Key], changes: Mapping[Key, Presence], limit: Callable[[str], int]
     ) -> _Asked:
         """Read in one snapshot: a gateway that another hub admits at this moment is known, or does not count."""
-        known = _known(tx, asked)
+        self._reading.dialect.limit_statements(tx, COUNT_S_MAX)
+        known = known_gateways(tx, asked)
         new: dict[str, list[Key]] = {}
         for key in sorted(set(asked) - known, key=lambda each: changes[each].at_us):
             new.setdefault(key[0], []).append(key)
@@ -116,7 +158,7 @@ class GatewayAdmission:
             return False
         fresh_s = COUNT_FRESH_S
         if last.gateways >= most:
-            fresh_s = min(max(FULL_FRESH_S, FULL_REST * last.took_s), FULL_FRESH_S_MAX)
+            fresh_s = _rest_s(last.took_s)
         elif last.gateways + more > most:
             fresh_s = FULL_FRESH_S
         return self._clock() - last.at_s < fresh_s
@@ -129,7 +171,13 @@ class GatewayAdmission:
         return keys[room:]
 
 
-def _known(tx: sa.Connection, keys: Iterable[Key]) -> set[Key]:
+def _rest_s(took_s: float) -> float:
+    """Return the time for which a count, or its failure, is not repeated."""
+    return min(max(FULL_FRESH_S, FULL_REST * took_s), FULL_FRESH_S_MAX)
+
+
+def known_gateways(tx: sa.Connection, keys: Iterable[Key]) -> set[Key]:
+    """Return those of some gateways that have connected and were not forgotten since."""
     query = select_gateways(tx, keys).where(gateways.c.forgotten_at.is_(None))
     return {(row.tenant, row.name) for row in tx.execute(query)}
 

@@ -36,6 +36,7 @@ class Registry:
         self._database, self.registry_id = open_registry(url, writer.start)
         self._reading = Database(url, reading=True)
         try:
+            self._reading.connect()
             admission = GatewayAdmission(self._reading, clock)
             self.directory = Directory(self._database, writer, generations, admission)
             self.views = SavedViews(self._database)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
 
 from cloud.hub.groups import GatewaySession, Key, LandingGroup, LandingOutcome, Presence, QueueEntry
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import RegistryError
 from cloud.hub.registry.gateway_admission import COUNT_FRESH_S, FULL_FRESH_S, FULL_REST, _count
 from cloud.hub.registry.names import forget
@@ -23,6 +24,10 @@ def limited(registry: Registry, most: int = 2) -> Registry:
     """Limit the tenant `small`."""
     registry.directory.admission.limit_to(lambda tenant: most if tenant == "small" else 1_000)
     return registry
+
+
+def _no_answer(_outcome: LandingOutcome, _words: str) -> None:
+    """Ignore the outcome: the entry has it."""
 
 
 def forget_one(place: Place, name: str) -> None:
@@ -225,6 +230,109 @@ def test_refused_connection_takes_no_gateway_from_the_hub_that_admitted_it(
     row = next(each for each in there.directory.gateways() if each.name == "b")
     assert (row.writer, row.connected) == (THERE, True)
     assert there.directory.fenced(keys("b")) == set()
+
+
+class TestFailingCount:
+    """New gateways wait while they cannot be counted; known ones do not."""
+
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+        def fail(*_: object) -> int:
+            raise RegistryError("too many clients")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("cloud.hub.registry.gateway_admission._count", fail)
+            yield patch
+
+    def test_known_gateway_connects(self, place: Place, failing: pytest.MonkeyPatch) -> None:
+        registry = limited(place.open(), 3)
+        clock = hold_clock(registry)
+        with failing.context() as patch:
+            patch.setattr("cloud.hub.registry.gateway_admission._count", _count)
+            connect(registry, *keys("a", "forgotten"))
+            forget_one(place, "forgotten")
+            clock.now_s += COUNT_FRESH_S
+        assert connect(registry, *keys("a", "b", "forgotten")) == set()
+        assert registry.directory.undecided == set(keys("b", "forgotten"))
+        assert known(registry) == ["a"]
+        failing.undo()
+        assert connect(registry, *keys("b")) == set()
+        assert registry.directory.undecided == set(keys("b")), "it rests after a failure"
+        clock.now_s += FULL_FRESH_S
+        assert connect(registry, *keys("b", "c", "forgotten")) == set(keys("forgotten"))
+        assert (registry.directory.undecided, known(registry)) == (set(), ["a", "b", "c"])
+
+    def test_gateway_that_was_refused_before_is_not_refused_without_a_count(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registry = limited(place.open(), 1)
+        clock = hold_clock(registry)
+        assert connect(registry, *keys("a", "b")) == set(keys("b"))
+        clock.now_s += FULL_FRESH_S
+        with monkeypatch.context() as patch:
+            patch.setattr(registry.directory.admission._reading, "transaction", self._fail)
+            assert connect(registry, *keys("b")) == set()
+            assert registry.directory.undecided == set(keys("b"))
+        clock.now_s += FULL_FRESH_S
+        assert connect(registry, *keys("b")) == set(keys("b"))
+
+    @staticmethod
+    def _fail(*_: object) -> None:
+        raise RegistryError("too many clients")
+
+    def test_content_of_new_gateways_is_held_and_that_of_known_ones_lands(
+        self, place: Place, failing: pytest.MonkeyPatch
+    ) -> None:
+        lake = MemoryLake()
+        hub = LandingHub(place, lake)
+        hub.registry.directory.presence({("small", "known"): Presence("-", connected=True, at_us=1, connects=1)})
+        limited(hub.registry, 2)
+        sessions = [GatewaySession("small", name, "-") for name in ("known", "new")]
+        entries = [
+            QueueEntry(
+                session, batch(TEMPERATURE._replace(tenant="small", gateway=session.gateway), 0, 9), _no_answer, 0.0
+            )
+            for session in sessions
+        ]
+        presence = {each.key: Presence("-", connected=True, at_us=1, connects=1) for each in sessions}
+        states = [{"tenant": "small", "gateway": each.gateway, "reported_at": 1, "state": "s"} for each in sessions]
+        group = LandingGroup(entries, presence, states)
+        report = hub.lander.land(group, 1_000)
+        assert [entry.verdict for entry in entries] == [LandingOutcome.LANDED, None]
+        assert (report.fault, report.refused, report.states) == (None, set(), 1)
+        assert (group.presence.keys(), group.states) == ({sessions[1].key}, states[1:]), "they are for the next group"
+        failing.undo()
+        hub.now_s += FULL_FRESH_S
+        later = LandingGroup(entries[1:], group.presence, group.states)
+        hub.lander.land(later, 1_000)
+        assert entries[1].verdict is LandingOutcome.LANDED
+        assert (later.presence, later.states) == ({}, [])
+
+    def test_count_that_stands_is_given_up(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        if place.url.drivername.startswith("sqlite"):
+            pytest.skip("only a server holds up a reader")
+
+        def stand(tx: sa.Connection, _tenant: str, _most: int) -> int:
+            tx.execute(sa.text("SELECT pg_sleep(60)"))
+            return 0
+
+        monkeypatch.setattr("cloud.hub.registry.gateway_admission._count", stand)
+        monkeypatch.setattr("cloud.hub.registry.gateway_admission.COUNT_S_MAX", 0.05)
+        registry = limited(place.open())
+        connect(registry, *keys("a"))
+        assert registry.directory.undecided == set(keys("a"))
+        assert "timeout" in registry.directory.admission.trouble
+
+
+def test_connection_of_the_count_is_made_at_the_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place.open()._reading.connections == 1
+
+    def fail(_database: Database) -> None:
+        raise RegistryError("too many clients")
+
+    monkeypatch.setattr(Database, "connect", fail)
+    with pytest.raises(RegistryError):
+        place.open(THERE)
 
 
 def test_nothing_lands_for_a_refused_gateway(place: Place) -> None:

@@ -41,7 +41,7 @@ from cloud.hub.lander import Lander
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
-from cloud.lake.faults import LakeError
+from cloud.lake.faults import LakeError, RegistryError
 from cloud.lake.landing import HubLossReason, LandedRanges, Landing, LedgerRange, UnreadableContent
 from cloud.lake.limits import CHECKPOINT_EVERY, QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry_rows
@@ -743,6 +743,30 @@ class TestUnreadable:
         [entry] = rows(tmp_path / "lake", "ledger")
         assert (entry["address"], entry["first_sequence"], entry["last_sequence"]) == ("bad", 0, 2)
         assert entry["reason"] == HubLossReason.QUARANTINED.value
+
+
+def test_new_gateways_that_cannot_be_counted_hold_up_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connection is written with the next group, not at once."""
+    monkeypatch.setattr("cloud.hub.committer.PRESENCE_EVERY_S", 1_000.0)
+
+    def fail(*_: object) -> int:
+        raise RegistryError("too many clients")
+
+    async def scenario(bench: Bench) -> None:
+        known = bench.session("known")
+        bench.send(known, "first")
+        await bench.answered(1)
+        monkeypatch.setattr("cloud.hub.registry.gateway_admission._count", fail)
+        bench.registry.directory.admission.limit_to(lambda _: 10)
+        before = bench.presences
+        bench.session("new")
+        for count in (2, 3):
+            bench.send(known, "more", first=3 * count)
+            await bench.answered(count)
+        assert bench.presences == before + 2
+
+    bench = run(tmp_path, scenario)
+    assert bench.rows == 9
 
 
 def test_refused_connection_is_not_said_to_be_connected_again(tmp_path: Path) -> None:
