@@ -204,6 +204,12 @@ class FleetState:
         # One that has just come from another hub is still counted there.
         return min(self._here(tenant) + _of(self.counted.elsewhere, tenant), self.count_known(tenant))
 
+    def share_of(self, tenant: str) -> float:
+        """Return the share of this hub in what a tenant may send to all hubs: that of its connected gateways that are
+        connected here, and at least one. Those at other hubs are counted (`COUNTED_EVERY_S`)."""
+        here = max(self._here(tenant), 1)
+        return here / (here + _of(self.counted.elsewhere, tenant))
+
     def _here(self, tenant: str | None) -> int:
         return self.connected_here if tenant is None else self.tenant(tenant).connected
 

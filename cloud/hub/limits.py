@@ -85,6 +85,9 @@ backlog."""
 RATE_CHECK_S_MIN = 0.01
 """Minimum time between two checks of a rate: a loop's timer fires a little early."""
 
+RATE_CHECK_S_MAX = 5.0
+"""Maximum time between them: the share of a hub grows when another one has ended."""
+
 TENANT_WAITING_BYTES_MAX = 96 * 1024 * 1024
 """Default pending bytes of one tenant: three quarters of `cloud.lake.limits.PENDING_BYTES_MAX`, from which gateways are
 read by their shares."""

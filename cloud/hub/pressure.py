@@ -15,7 +15,7 @@ from typing import Final
 
 from bridge.intake import Intake
 from cloud.hub.credit import Shares
-from cloud.hub.limits import RATE_AHEAD_S, RATE_CHECK_S_MIN
+from cloud.hub.limits import RATE_AHEAD_S, RATE_CHECK_S_MAX, RATE_CHECK_S_MIN
 from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
 
 
@@ -162,7 +162,7 @@ RATE: Final = "its tenant has sent more than it may in a second"
 
 
 class TenantRate:
-    """Pauses the gateways of one tenant while they exceed a rate in bytes a second."""
+    """Pauses the gateways of one tenant while they exceed this hub's share of a rate in bytes a second."""
 
     def __init__(
         self,
@@ -170,18 +170,24 @@ class TenantRate:
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
         spent: Callable[[], object],
+        share: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`clock`: monotonic seconds; `later` calls a function after some seconds; `spent` is called when the
-        gateways are paused."""
+        gateways are paused; `share` returns this hub's share of the rate now, above 0."""
         self.held = False
-        self._rate = bytes_per_second
+        self._whole = bytes_per_second
+        self._share = share
         self._clock = clock
         self._later = later
         self._spent = spent
-        self._left = bytes_per_second * RATE_AHEAD_S
+        self._left = self._rate * RATE_AHEAD_S
         """Bytes left; negative when too many arrived."""
         self._at = clock()
         self._intakes: dict[Intake, None] = {}
+
+    @property
+    def _rate(self) -> float:
+        return self._whole * self._share()
 
     def add(self, intake: Intake) -> None:
         """Add a connection."""
@@ -205,7 +211,8 @@ class TenantRate:
             self._wait()
 
     def _wait(self) -> None:
-        self._later(max(-self._left / self._rate, RATE_CHECK_S_MIN), self._check_rate)
+        wait_s = min(max(-self._left / self._rate, RATE_CHECK_S_MIN), RATE_CHECK_S_MAX)
+        self._later(wait_s, self._check_rate)
 
     def _check_rate(self) -> None:
         self._advance()
@@ -217,6 +224,6 @@ class TenantRate:
             intake.resume_reading(RATE)
 
     def _advance(self) -> None:
-        now = self._clock()
-        self._left = min(self._left + (now - self._at) * self._rate, self._rate * RATE_AHEAD_S)
+        now, rate = self._clock(), self._rate
+        self._left = min(self._left + (now - self._at) * rate, rate * RATE_AHEAD_S)
         self._at = now

@@ -365,7 +365,8 @@ class HubService:
         if tenant not in self._rates:
             rate = self._quotas.of(tenant).bytes_per_second
             count_refusal = partial(self._quotas.count_refusal, tenant, "bytesPerSecond")
-            self._rates[tenant] = TenantRate(rate, self._clock, self._later, count_refusal) if rate else None
+            share = partial(self._fleet.share_of, tenant)
+            self._rates[tenant] = TenantRate(rate, self._clock, self._later, count_refusal, share) if rate else None
         return self._rates[tenant]
 
     def _forget_at_tenant(self, session: GatewaySession, intake: Intake) -> None:

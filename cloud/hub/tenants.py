@@ -44,8 +44,8 @@ class Quota(ResourcePart, frozen=True, kw_only=True):
     waiting_bytes: Restart[Bytes] = TENANT_WAITING_BYTES_MAX
     """Bytes that its gateways have sent and that have not landed; above it they are not read."""
     bytes_per_second: Restart[Bytes | None] = None
-    """Bytes a second that its gateways may send, compressed as they arrive; above it they are not read. None: no
-    limit."""
+    """Bytes a second that its gateways may send to all hubs, compressed as they arrive; above its share of that a hub
+    does not read them. None: no limit."""
     stored_bytes: Restart[Bytes] = TENANT_STORED_BYTES_MAX
     """Bytes of bodies that its applications keep in the queues and durable subscriptions of its address space."""
     commands: Restart[Count] = TENANT_COMMANDS_MAX

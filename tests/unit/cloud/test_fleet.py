@@ -43,6 +43,18 @@ def test_replaced_connection_does_not_set_the_gateway_offline() -> None:
     assert (fleet.connected_here, fleet.tenant("acme").connected, fleet.gateways[new.key].last_seen) == (0, 0, 4)
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+def test_shares_of_hubs_follow_their_gateways(connected: list[int]) -> None:
+    hubs = [FleetState() for _ in connected]
+    for fleet, count in zip(hubs, connected, strict=True):
+        for number in range(count):
+            fleet.connect(session_of(f"gw{number}"), 1)
+        fleet.counted = FleetCount({}, {"acme": sum(connected) - count, "other": 7}, {})
+    shares = [fleet.share_of("acme") for fleet, count in zip(hubs, connected, strict=True) if count]
+    assert sum(shares) == pytest.approx(1.0 if any(connected) else 0.0)
+    assert all(0 < fleet.share_of("acme") <= 1 for fleet in hubs), "also of one that has none yet"
+
+
 def test_gateway_that_left_stays_for_a_while() -> None:
     fleet, after_us = FleetState(), int(LEFT_KEPT_S * 1e6)
     for at_us, name in enumerate(("gw1", "gw2", "gw3")):

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from bridge.intake import Intake
-from cloud.hub.limits import RATE_CHECK_S_MIN
+from cloud.hub.limits import RATE_CHECK_S_MAX, RATE_CHECK_S_MIN
 from cloud.hub.pressure import QUOTA, RATE, LandingPressure, TenantPressure, TenantRate
 
 
@@ -227,6 +227,21 @@ class TestRate:
         assert 2.0 <= self.now <= 2.0 + RATE_CHECK_S_MIN
         assert not first.reasons | late.reasons
         assert not self.due
+
+    def test_hub_grants_its_share(self) -> None:
+        share = 1.0
+        self.rate = TenantRate(100, lambda: self.now, self._later, self._spent, lambda: share)
+        gateway = Held()
+        self.rate.add(cast(Intake, gateway))
+        share = 0.25
+        self.rate.count_received(1_250)
+        assert gateway.reasons == {RATE}, "of what it could send at once it has a quarter too"
+        self._wait()
+        assert (self.now, gateway.reasons) == (RATE_CHECK_S_MAX, {RATE})
+        share = 1.0
+        while gateway.reasons:
+            self._wait()
+        assert self.now == 13.75, "the share that has grown counts while it waits"
 
     def test_average_keeps_the_rate(self) -> None:
         gateway, took = Held(), 0
