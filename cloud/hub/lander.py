@@ -78,7 +78,7 @@ class Lander:
     def tidy(self) -> int:
         """Work between two landings: drop gateways that left from memory, fold the log of commits if that is due, and
         compact small files; return their number. A failure is retried when there is more to do."""
-        self.registry.directory.drop_left()
+        self._landing.drop_rebuilds(self.registry.directory.drop_left())
         landed = self.registry.commits.landed_since_fold
         if landed and (landed >= FOLD_RANGES_MAX or self._clock() - self._folded_s >= FOLD_EVERY_S):
             self.fold()

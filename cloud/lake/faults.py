@@ -60,6 +60,11 @@ class StreamInDoubt(CannotLand):
 class StreamDamaged(StreamInDoubt):
     """The record of one stream is damaged, or an older copy."""
 
+    def __init__(self, stream: SequenceStream, why: str, connection: int | None) -> None:
+        super().__init__(stream, why)
+        self.connection = connection
+        """Number of the gateway's connection. Before another one, other hubs may have landed more of it."""
+
 
 class StreamElsewhere(StreamInDoubt):
     """A hub with another lake has an unfinished landing of the stream."""

@@ -368,12 +368,17 @@ class Landing:
         entries = [LedgerRange(*names, 0, HubLossReason.QUARANTINED.value, now_us) for names in new.ranges]
         self.land_ledger([entries], now_us)
 
+    def drop_rebuilds(self, gateways: Iterable[tuple[str, str]]) -> None:
+        """Drop the unfinished rebuilds of gateways that left. They begin again after the next connection."""
+        for key in gateways:
+            self._rebuilds.pop(key, None)
+
     def _rebuild(self, tenant: str, gateway: str, why: StreamDamaged) -> None:
         """Continue to rebuild the landed sequences of a gateway from the lake. Raises `CannotLand`."""
         rebuild = self._rebuilds.pop((tenant, gateway), None)
-        if rebuild is None:
+        if rebuild is None or rebuild.connection != why.connection:
             log.error("%s: rebuilding it from the lake", why)
-            rebuild = Rebuild(self._lake, tenant, gateway)
+            rebuild = Rebuild(self._lake, tenant, gateway, why.connection)
         if rebuild.advance():
             self._commits.restore(tenant, gateway, rebuild.landed)
             log.warning("gateway %s: rebuilt the landed sequences from %d data files", gateway, rebuild.files)

@@ -100,8 +100,9 @@ class SimulatedDirectory:
     def refused(self, who: Iterable[Key]) -> set[Key]:
         return set()
 
-    def drop_left(self) -> None:
-        """Do nothing: no run connects many gateways."""
+    def drop_left(self) -> Sequence[Key]:
+        """Drop nothing: no run connects many gateways."""
+        return []
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         self._database.end(self._database.transaction())

@@ -13,7 +13,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event, utc_us
 from cloud.hub.registry.gateway_admission import GatewayAdmission, known_gateways
 from cloud.hub.registry.gateway_rows import select_gateways
-from cloud.hub.registry.generations import Generations, current_generations
+from cloud.hub.registry.generations import GatewayConnection, Generations, connections_of
 from cloud.hub.registry.notices import NoticeTopic, notify
 from cloud.hub.registry.schema import certificates, gateways, tenants
 from cloud.hub.registry.writer import RegistryWriter
@@ -92,11 +92,11 @@ class Directory:
         self, tx: sa.Connection, changes: Mapping[Key, Presence]
     ) -> tuple[dict[Key, int], dict[Key, StoredState]]:
         """Return the generations before the change, and what is stored of gateways that connected."""
-        known = current_generations(tx, changes)
+        known = connections_of(tx, changes)
         new = {key: presence for key, presence in changes.items() if key not in known and self._may_add(key, presence)}
         if new:
             _add_gateways(tx, new)
-            known.update(dict.fromkeys(new, 0))
+            known.update(dict.fromkeys(new, GatewayConnection(0, None)))
         mine = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
         columns = ("last_seen", "connected", "remote", "generation", "writer")
         statement = (
@@ -108,7 +108,7 @@ class Directory:
             .values(judged_at=still_judged(sa.bindparam("at_last_seen", type_=sa.BigInteger)))
         )
         rows = [
-            self._presence_row(key, presence, known[key])
+            self._presence_row(key, presence, known[key].generation)
             for key, presence in changes.items()
             if key in known and self._may_change(key, presence, known[key])
         ]
@@ -119,20 +119,20 @@ class Directory:
             append_events(
                 tx, (each for key in written for each in _presence_events(key, changes[key], self._writer.id))
             )
-        return known, _stored(tx, [key for key, presence in changes.items() if presence.connects])
+        before = {key: each.generation for key, each in known.items()}
+        return before, _stored(tx, [key for key, presence in changes.items() if presence.connects])
 
     def _may_add(self, key: Key, presence: Presence) -> bool:
         """Return whether a change may add a gateway: the end of a refused connection does not."""
         return presence.connects > 0 or self._generations.of(key) is not None or not self.admission.is_limited
 
-    def _may_change(self, key: Key, presence: Presence, newest: int) -> bool:
-        """Return whether a change may be written into a row of this generation. A disconnect or a repeated presence may
-        not if the gateway has connected to another hub since: also if its connection here was refused, which has no
+    def _may_change(self, key: Key, presence: Presence, newest: GatewayConnection) -> bool:
+        """Return whether a change may be written into a row with this connection. A disconnect or a repeated presence
+        may not if the gateway has connected to another hub since: also if its connection here was refused, which has no
         generation."""
-        here = self._generations.of(key)
-        if presence.connects or here == newest:
+        if presence.connects or self._generations.is_newest(key, newest):
             return True
-        return here is None and not self.admission.is_limited
+        return self._generations.of(key) is None and not self.admission.is_limited
 
     def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
         return {
@@ -185,11 +185,13 @@ class Directory:
         unadmitted = {key for key in keys if self._generations.of(key) is None} if self.admission.is_limited else set()
         return (self.admission.refused(keys) | unadmitted) - self.undecided
 
-    def drop_left(self) -> None:
-        """Drop what only connected gateways need in memory, of those that left a while ago. Without a limit nothing is
-        dropped: then entries may land without a generation, and only the generation fences late ones."""
-        if self.admission.is_limited:
-            self._generations.drop_left()
+    def drop_left(self) -> Sequence[Key]:
+        """Drop what only connected gateways need in memory, of those that left a while ago; return them.
+
+        Without a limit nothing is dropped: then entries may land without a generation, and only the generation fences
+        late ones.
+        """
+        return self._generations.drop_left() if self.admission.is_limited else []
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Return the gateways that have connected to another hub of this registry since they last connected here."""

@@ -6,7 +6,7 @@ A registry that became an older copy of itself gives numbers out again, so a num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -30,6 +30,7 @@ class Generations:
         self._given: dict[Key, int] = {}
         self._left: dict[Key, float] = {}
         """Gateways that are not connected any more, with the time when that was stored; the oldest first."""
+        self._has_dropped = False
 
     def give(self, given: Mapping[Key, int]) -> None:
         """Record the generations of new connections."""
@@ -46,14 +47,16 @@ class Generations:
 
     def drop(self, who: Collection[Key]) -> None:
         """Drop the generations of gateways. Nothing of them lands here before they connect again."""
+        self._has_dropped = True
         for key in who:
             self._given.pop(key, None)
             self._left.pop(key, None)
         for listener in self.dropped:
             listener(who)
 
-    def drop_left(self) -> None:
-        """Drop the gateways that left more than `LEFT_KEPT_S` ago, and the oldest ones above `LEFT_GATEWAYS_MAX`."""
+    def drop_left(self) -> Sequence[Key]:
+        """Drop the gateways that left more than `LEFT_KEPT_S` ago, and the oldest ones above `LEFT_GATEWAYS_MAX`.
+        Return them."""
         before_s = self._clock() - LEFT_KEPT_S
         surplus = len(self._left) - LEFT_GATEWAYS_MAX
         due: list[Key] = []
@@ -63,18 +66,22 @@ class Generations:
             due.append(key)
         if due:
             self.drop(due)
+        return due
 
     def of(self, key: Key) -> int | None:
         """Return the generation of the gateway's newest connection to this hub; None without one."""
         return self._given.get(key)
 
     def moved(self, tx: sa.Connection, who: Iterable[Key]) -> set[Key]:
-        """Return the gateways that have connected to another hub since they last connected here."""
+        """Return the gateways that have connected to another hub since they last connected here, or may have: those
+        without a generation, once some were dropped."""
         there = connections_of(tx, who)
-        return {key for key, each in there.items() if key in self._given and not self._is_newest(key, each)}
+        without = {key for key in there if key not in self._given} if self._has_dropped else set()
+        return without | {key for key, each in there.items() if key in self._given and not self.is_newest(key, each)}
 
-    def _is_newest(self, key: Key, found: GatewayConnection) -> bool:
-        return found.generation == self._given[key] and (found.writer is None or found.writer in self._writer.own)
+    def is_newest(self, key: Key, found: GatewayConnection) -> bool:
+        """Return whether this connection, the newest one of a gateway, is that to this hub."""
+        return found.generation == self._given.get(key) and (found.writer is None or found.writer in self._writer.own)
 
 
 class GatewayConnection(NamedTuple):
@@ -89,8 +96,3 @@ def connections_of(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, GatewayCo
     """Return the newest connection of each known gateway."""
     rows = tx.execute(select_gateways(tx, who, gateways.c.generation, gateways.c.writer))
     return {(row.tenant, row.name): GatewayConnection(row.generation, row.writer) for row in rows}
-
-
-def current_generations(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, int]:
-    """Return the newest generation of each known gateway."""
-    return {key: each.generation for key, each in connections_of(tx, who).items()}

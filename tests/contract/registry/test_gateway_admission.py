@@ -335,6 +335,17 @@ def test_connection_of_the_count_is_made_at_the_start(place: Place, monkeypatch:
         place.open(THERE)
 
 
+def test_equal_generation_of_another_hub_is_not_that_of_this_one(place: Place) -> None:
+    """A standby that takes over may lack the connect to this hub, so that the next hub gives the same number."""
+    here, there = limited(place.open()), limited(place.open(THERE))
+    connect(here, *keys("a"))
+    place.execute("UPDATE gateways SET generation = 0")
+    connect(there, *keys("a"))
+    here.directory.presence({("small", "a"): Presence("-", connected=False, at_us=9)})
+    [row] = there.directory.gateways()
+    assert (row.generation, row.writer, row.connected) == (1, THERE, True)
+
+
 def test_nothing_lands_for_a_refused_gateway(place: Place) -> None:
     lake = MemoryLake()
     hub = LandingHub(place, lake)

@@ -7,12 +7,14 @@ import pytest
 
 from cloud.hub.groups import GatewaySession, LandingGroup, LandingOutcome, Presence, QueueEntry
 from cloud.hub.limits import LEFT_KEPT_S
+from cloud.hub.registry.faults import GatewaysMoved
 from cloud.hub.registry.generations import Generations
 from cloud.lake.faults import LakeError
 from cloud.lake.lake import TransactionId
+from cloud.lake.sequences import SequenceRange
 from tests.contract.registry.conftest import HERE, THERE, Place
 from tests.contract.registry.landing_hub import LandingHub
-from tests.contract.registry.landings import TEMPERATURE, batch, sequences
+from tests.contract.registry.landings import TEMPERATURE, batch, land, sequences
 from tests.contract.registry.statements import STATEMENTS_MAX, counted
 from tests.support.memory_lake import MemoryLake
 
@@ -79,6 +81,11 @@ def land_late(hub: LandingHub, first: int, last: int) -> LandingOutcome | None:
     entry = QueueEntry(session, batch(TEMPERATURE, first, last), lambda _outcome, _words: None, 0.0)
     hub.lander.land(LandingGroup([entry]), 1_000)
     return entry.verdict
+
+
+def land_held(hub: LandingHub, first: int, last: int) -> None:
+    """Land content that is held until the marks of its gateway are rebuilt."""
+    assert LandingOutcome.LANDED in (land_late(hub, first, last) for _ in range(9))
 
 
 def test_only_connected_gateways_stay_in_memory(place: Place, lake: MemoryLake) -> None:
@@ -184,3 +191,49 @@ def test_commit_of_unknown_outcome_counts_after_a_drop(place: Place, arrives: bo
         leave(at, NAME)
     assert sequences(lake, TEMPERATURE) == list(range(25))
     assert in_memory(hub) == in_memory(other) == (0, 0)
+
+
+def test_rebuild_of_marks_begins_again_with_each_connection(
+    place: Place, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks the messages that another hub has landed since the connection before."""
+    monkeypatch.setattr("cloud.lake.rebuild.REBUILD_FILES", 1)
+    here, there = hub_of(place, lake), hub_of(place, lake, THERE)
+    here.connect(NAME)
+    for first in (0, 10):
+        here.land(batch(TEMPERATURE, first, first + 9))
+    here.registry.commits.fold()
+    place.execute("UPDATE marks SET checksum = -1")
+    here.connect(NAME)
+    assert land_late(here, 15, 24) is None, "one of two files is read"
+    there.connect(NAME)
+    land_held(there, 20, 29)
+    there.registry.commits.fold()
+    place.execute("UPDATE marks SET checksum = -1")
+    here.connect(NAME)
+    land_held(here, 20, 39)
+    assert sequences(lake, TEMPERATURE) == list(range(40))
+
+
+def test_unfinished_rebuild_is_dropped_with_its_gateway(
+    place: Place, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.lake.rebuild.REBUILD_FILES", 1)
+    hub = hub_of(place, lake)
+    hub.connect(NAME)
+    hub.land(batch(TEMPERATURE, 0, 9))
+    hub.registry.commits.fold()
+    place.execute("UPDATE marks SET checksum = -1")
+    hub.connect(NAME)
+    assert land_late(hub, 5, 14) is None
+    assert hub.lander._landing._rebuilds.keys() == {KEY}
+    leave(hub, NAME)
+    assert not hub.lander._landing._rebuilds
+
+
+def test_no_commit_is_prepared_for_a_dropped_gateway(place: Place, lake: MemoryLake) -> None:
+    hub = hub_of(place, lake)
+    hub.connect(NAME)
+    leave(hub, NAME)
+    with pytest.raises(GatewaysMoved):
+        land(hub.registry, SequenceRange(*TEMPERATURE, 0, 9))

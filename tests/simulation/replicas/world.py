@@ -328,7 +328,7 @@ class World:
 
     def _drop_marks(self, turn: Turn) -> None:
         """Let the hub of this turn lose the marks of a gateway."""
-        registry = next(hub.registry for hub in self.hubs if hub.turn is turn)
+        registry = next((hub.registry for hub in self.hubs if hub.turn is turn), None)
         if registry is not None:
             registry.commits._marks.drop({self.random.choice(self.gateways).key})
 
