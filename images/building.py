@@ -36,10 +36,9 @@ def build_image(
 
     `pair`: key and certificate to sign with, or neither. `trusted`: certificates of other keys that gateways accept.
     """
-    disk.require_release(board, mirror.release)
     keys = _check_prerequisites(cache, pair, disk.PROGRAMS, trusted)
     archive, package = _build_parts(steps, mirror, fresh=fresh)
-    return disk.build(steps, board, archive=archive, package=package, keys=keys, release=mirror.release)
+    return disk.build(steps, board, archive=archive, package=package, keys=keys)
 
 
 def build_bundle(

@@ -23,13 +23,6 @@ machine_option = click.option(
     type=click.Choice(["x86_64", "aarch64"]),
     help="Architecture to build for.  [default: that of this machine]",
 )
-debian_option = click.option(
-    "--debian",
-    type=click.Choice(["12", "13"]),
-    default="13",
-    show_default=True,
-    help="Release of Debian. 12 has no drivers for a Raspberry Pi 5.",
-)
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
 )
@@ -183,7 +176,6 @@ def package(
     type=click.Path(path_type=Path, exists=True),
     help="Certificate (PEM) that gateways store. Without --key: then sign with `waypost image sign`.",
 )
-@debian_option
 @trust_option
 @fresh_option
 @into_option
@@ -199,7 +191,6 @@ def build(
     board: str,
     key: Path | None,
     certificate: Path | None,
-    debian: str,
     trusted: tuple[Path, ...],
     fresh: bool,
     out: Path,
@@ -223,7 +214,7 @@ def build(
       sudo waypost image build --board pi5 --out ./cards
     """
     from images.building import build_image
-    from images.debian import RELEASES, Mirror
+    from images.debian import IMAGES, Mirror
     from images.disk import imager, vulnerabilities
     from images.disk.building import image_name
     from images.output import check_target, copy_file, write_text
@@ -233,7 +224,7 @@ def build(
     check_target(out)
     known = vulnerabilities.read_data(cve_data) if cve_data else None
     folder = cache or default_cache()
-    packages = Mirror(mirror, security_mirror, RELEASES[debian], expired=expired)
+    packages = Mirror(mirror, security_mirror, IMAGES, expired=expired)
     made = build_image(BuildSteps(folder), folder, board, packages, (key, certificate), trusted=trusted, fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
@@ -282,7 +273,6 @@ def cve(sbom: Path, cve_data: tuple[Path, ...], out: Path) -> None:
     type=click.Path(path_type=Path, exists=True),
     help="Certificate (PEM) that gateways have. Without --key: then sign with `waypost image sign`.",
 )
-@debian_option
 @trust_option
 @fresh_option
 @into_option
@@ -299,7 +289,6 @@ def bundle(
     expired: bool,
     key: Path | None,
     certificate: Path | None,
-    debian: str,
     trusted: tuple[Path, ...],
     fresh: bool,
     out: Path,
@@ -320,7 +309,7 @@ def bundle(
       waypost rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
     """
     from images.building import build_bundle
-    from images.debian import RELEASES, Mirror
+    from images.debian import IMAGES, Mirror
     from images.disk.bundle import make_resource, resource_name
     from images.output import check_target, copy_file, write_text
     from images.steps import BuildSteps, default_cache
@@ -332,7 +321,7 @@ def bundle(
         _require_fetchable(url)
     check_target(out)
     folder = cache or default_cache()
-    packages = Mirror(mirror, security_mirror, RELEASES[debian], expired=expired)
+    packages = Mirror(mirror, security_mirror, IMAGES, expired=expired)
     made = build_bundle(BuildSteps(folder), folder, packages, (key, certificate), trusted=trusted, fresh=fresh)
     click.echo(copy_file(made.file, out))
     click.echo(copy_file(made.block_index, out))

@@ -58,10 +58,11 @@ DEBIAN_13: Final = DebianRelease(
 the status of dm-verity since Linux 6.19.
 """
 RELEASES: Final = {each.number: each for each in (DEBIAN_12, DEBIAN_13)}
+"""Releases of packages and images, by number. Older images have the first one too."""
 OLDEST: Final = DEBIAN_12
 """Release for packages and containers: a program runs on the release that it was built on, and on newer ones."""
 IMAGES: Final = DEBIAN_13
-"""Release of images, unless `--debian` names another."""
+"""Release of images."""
 PREFERENCES: Final = "etc/apt/preferences.d/waypost"
 SUITE_NAME: Final = re.compile(r"^(\S+ )[a-z]+")
 """URL of an archive, and the name of its suite without ``-security`` or ``-updates``."""

@@ -11,10 +11,8 @@ from edge.card.location import FILE
 from edge.card.text import text_of
 from images import source
 from images.card.settings_page.rendering import PAGE, render_page
-from images.debian import DEBIAN_13, IMAGES, DebianRelease
 from images.disk import bmap, filesystem, imager, sbom, signing
 from images.disk.signing import SigningKeys
-from images.errors import USAGE, ImageError
 from images.frozen import cross
 from images.programs import require, run
 from images.rootfs import building as rootfs
@@ -53,11 +51,10 @@ FAN_BOARDS: Final = ("pi3", "pi4")
 """Boards that the PoE HATs with a fan fit."""
 FAN_LEVELS: Final = {"rpi-poe": "0 1 10 100 255", "rpi-poe-plus": "0 32 64 128 255"}
 """Levels of the fan of each PoE HAT, by the name of its overlay. A HAT has that name in its memory, and the firmware
-loads it from the folder `OVERLAYS`. The device trees of Debian 12 have no symbols: there it does nothing.
+loads it from the folder `OVERLAYS`. Device trees of a card that was flashed with Debian 12 have no symbols:
+there it does nothing.
 """
 OVERLAYS: Final = "overlays"
-REQUIRED_RELEASE: Final = {"pi5": DEBIAN_13}
-"""Oldest release that has the drivers of a board in its kernel."""
 
 ROOT_MIB: Final = 768
 DATA_MIB: Final = 64
@@ -79,17 +76,6 @@ def image_name(board: str) -> str:
     return f"waypost-{source.read_version()}-{board}"
 
 
-def require_release(board: str, release: DebianRelease) -> None:
-    """Raise ImageError unless the kernel of a release has the drivers of a board."""
-    needed = REQUIRED_RELEASE.get(board)
-    if needed is not None and int(release.number) < int(needed.number):
-        raise ImageError(
-            f"the kernel of Debian {release.number} has no drivers for {NAMES[board]}",
-            hint=f"--debian {needed.number}",
-            code=USAGE,
-        )
-
-
 def build(
     steps: BuildSteps,
     board: str,
@@ -97,7 +83,6 @@ def build(
     archive: Path,
     package: Path,
     keys: SigningKeys,
-    release: DebianRelease = IMAGES,
 ) -> Path:
     """Return the folder with an image for a board and its files. Needs root. Raises ImageError."""
     require(*PROGRAMS)
@@ -106,7 +91,7 @@ def build(
         f"image-{board}",
         f"image for {NAMES[board]}",
         [made.name, board, make_key([keys.certificate]), HERE, text_of(None), render_page(), str(source.build_date())],
-        lambda folder, log: make_image(folder, board, made, keys, log, release=release),
+        lambda folder, log: make_image(folder, board, made, keys, log),
     )
 
 
@@ -149,9 +134,7 @@ def _make_root(folder: Path, archive: Path, package: Path, keys: SigningKeys, lo
     remove(data)
 
 
-def make_image(
-    folder: Path, board: str, system: Path, keys: SigningKeys, log: Path, *, release: DebianRelease = IMAGES
-) -> None:
+def make_image(folder: Path, board: str, system: Path, keys: SigningKeys, log: Path) -> None:
     """Fill a folder with an image and its files. `system`: see `_make_root`. Raises ImageError."""
     work = folder / "work"
     parts = work / "input"
@@ -178,7 +161,7 @@ def make_image(
     environment = {"SOURCE_DATE_EPOCH": str(source.build_date())}
     run("genimage", *words, "--config", work / "genimage.cfg", log=log, environment=environment)
     image = work / "out" / "waypost.img"
-    write_release_files(folder, board, image, system, keys, log, release=release)
+    write_release_files(folder, board, image, system, keys, log)
     remove(work)
 
 
@@ -236,8 +219,6 @@ def write_release_files(
     system: Path,
     keys: SigningKeys,
     log: Path,
-    *,
-    release: DebianRelease = IMAGES,
 ) -> None:
     """Compress an image in two ways, and write its map, checksums, signature, bill of materials and Imager entry."""
     target = folder / image_name(board)
@@ -249,9 +230,7 @@ def write_release_files(
     unpacked.rename(image)
     root_hash = (system / "root.sha256").read_text().strip()
     packages = sbom.parse_packages((system / "status").read_text())
-    document = sbom.make_document(
-        image_name(board), packages, cross.pinned_versions(release), root_hash, source.build_date()
-    )
+    document = sbom.make_document(image_name(board), packages, cross.pinned_versions(), root_hash, source.build_date())
     Path(f"{target}.spdx.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     if (device := imager.DEVICES.get(board)) is not None:
         title = f"Waypost {source.read_version()} ({NAMES[board]})"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import EMULATED, PREFERENCES, DebianRelease, Mirror, quote_path
+from images.debian import EMULATED, PREFERENCES, Mirror, quote_path
 from images.programs import find, require, run
 from images.steps import BuildSteps, remove
 
@@ -31,17 +31,15 @@ STATE: Final = ("waypost", "timesync", "rauc", "ssh")
 
 LEFT_OUT: Final = (
     "boot/firmware/*", "etc/machine-id", "etc/resolv.conf", "etc/ssh/ssh_host_*", "initrd.img.old", "vmlinuz.old",
-    PREFERENCES, "run/*", "tmp/*", "usr/lib/linux-image-*", "usr/lib/modules/*/System.map", "usr/lib/modules/*/dtb",
+    PREFERENCES, "run/*", "tmp/*", "usr/lib/modules/*/System.map", "usr/lib/modules/*/dtb",
     "usr/lib/raspi-firmware", "usr/lib/u-boot", "var/cache/*",
     "var/lib/apt/lists/*", "var/lib/dbus/machine-id", "var/lib/dpkg/*-old", "var/lib/systemd/random-seed", "var/log/*",
 )  # fmt: skip
 """Paths that a root does not need: of another partition, of one machine, or left by the installation."""
 
 
-DEVICE_TREES: Final = (
-    "usr/lib/linux-image-*/broadcom/bcm*-rpi-*.dtb", "usr/lib/modules/*/dtb/broadcom/bcm*-rpi-*.dtb",
-)  # fmt: skip
-"""Device trees of a kernel, in the kernels up to 6.12 and since."""
+DEVICE_TREES: Final = "usr/lib/modules/*/dtb/broadcom/bcm*-rpi-*.dtb"
+"""Device trees of the kernel."""
 
 
 def build_base(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Path:
@@ -51,9 +49,7 @@ def build_base(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Pat
         "debian-arm64",
         f"{mirror.release.title} for arm64 (emulated, minutes)",
         [PACKAGES, EXCLUDES, INITRAMFS, *mirror.cache_inputs],
-        lambda folder, log: mirror.install(
-            folder / "base.tar", list_packages(mirror.release), mmdebstrap_options(), log=log
-        ),
+        lambda folder, log: mirror.install(folder / "base.tar", read_list(PACKAGES), mmdebstrap_options(), log=log),
         again=fresh,
     )
     return made / "base.tar"
@@ -62,28 +58,12 @@ def build_base(steps: BuildSteps, mirror: Mirror, *, fresh: bool = False) -> Pat
 def mmdebstrap_options() -> Sequence[str]:
     """Return options that leave out files and configure the initial RAM disk."""
     filters = [
-        f"--dpkgopt=path-include={place}" if included else f"--dpkgopt=path-exclude={place}"
-        for included, pattern in ((line.startswith("!"), line.removeprefix("!")) for line in read_list(EXCLUDES))
-        for place in _list_places(pattern)
+        f"--dpkgopt=path-include={line[1:]}" if line.startswith("!") else f"--dpkgopt=path-exclude={line}"
+        for line in read_list(EXCLUDES)
     ]
     place = '"$1/etc/initramfs-tools"'
     ours = "--dpkgopt=force-confold"  # one of the files from the hook is also in a package
     return [*filters, ours, f"--essential-hook=mkdir -p {place} && cp -r {quote_path(INITRAMFS)}/. {place}"]
-
-
-def _list_places(pattern: str) -> Sequence[str]:
-    """Return the names of the files in packages: those below /lib are below /usr/lib since Debian 13."""
-    return (pattern, f"/usr{pattern}") if pattern.startswith("/lib/") else (pattern,)
-
-
-def list_packages(release: DebianRelease) -> list[str]:
-    """Return the packages of a root of this release. A line may begin with the number of its only release."""
-    found = []
-    for line in read_list(PACKAGES):
-        number, colon, name = line.rpartition(": ")
-        if not colon or number == release.number:
-            found.append(name)
-    return found
 
 
 def read_list(file: Path) -> list[str]:
@@ -138,11 +118,10 @@ def _keep_firmware(root: Path) -> None:
     firmware = root.with_name("firmware")
     firmware.mkdir()
     for path in sorted((root / "usr/lib/raspi-firmware").iterdir()):
-        if path.is_file():  # Debian 13 has a folder of overlays, which no board here needs
+        if path.is_file():  # there is a folder of overlays, which no board here needs
             shutil.copy(path, firmware)
-    for pattern in DEVICE_TREES:
-        for path in sorted(root.glob(pattern)):
-            shutil.copy(path, firmware)
+    for path in sorted(root.glob(DEVICE_TREES)):
+        shutil.copy(path, firmware)
     shutil.copy(root / "usr/lib/u-boot/rpi_arm64/u-boot.bin", firmware)
 
 

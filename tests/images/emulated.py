@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from images.card.partition import SECTOR
-from images.debian import IMAGES, RELEASES, DebianRelease, Mirror
+from images.debian import IMAGES, Mirror
 from images.emulator import machine
 from images.steps import default_cache
 from tests.images.write_log import WriteLog
@@ -35,8 +35,6 @@ MARKS = (
     pytest.mark.skipif(shutil.which("qemu-system-aarch64") is None, reason="qemu-system-arm is not installed"),
 )
 """Marks of tests that build an image and start it."""
-RELEASE = RELEASES[os.environ.get("WAYPOST_IMAGE_DEBIAN", IMAGES.number)]
-"""Release of Debian that the tests build and start."""
 BOOT_S = 3600.0
 """Longest boot: under other load an emulated machine needs many times its usual 100 s; 557 s were seen."""
 COMMAND_S = 900.0
@@ -46,9 +44,9 @@ HOST = "10.0.2.2"
 """Address of this machine in the emulator's network (QEMU, user mode networking)."""
 
 
-def mirror(release: DebianRelease = RELEASE) -> Mirror:
-    """Return the source of packages of a release, by default the tested one; a snapshot counts too."""
-    return Mirror(release=release, expired=True)
+def mirror() -> Mirror:
+    """Return the source of the packages of an image; a snapshot counts too."""
+    return Mirror(release=IMAGES, expired=True)
 
 
 def decompressed(image: Path, folder: Path) -> Path:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge.card.countries import KNOWN
-from images.debian import DEBIAN_12
 from images.emulator import machine
 from images.programs import find, run
-from tests.images.emulated import BOOT_S, MARKS, RELEASE, Emulated, Shell, begin, decompressed, free_ports
+from tests.images.emulated import BOOT_S, MARKS, Emulated, Shell, begin, decompressed, free_ports
 from tests.images.lan import DHCPV6_SERVER_PORT, MAC, MDNS_PORT, Lan
 from tests.support.command import run_waypost
 from tests.support.processes import wait_until
@@ -64,12 +63,12 @@ def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def list_modules(root: Path, folder: str = "") -> dict[str, Path]:
     """Return the drivers in a folder of the kernel's drivers, by their names."""
-    return {path.name.partition(".")[0]: path for path in root.glob(f"{DRIVERS}/{folder}**/*.ko*")}
+    return {path.name.partition(".")[0]: path for path in root.glob(f"{DRIVERS}/{folder}**/*.ko.xz")}
 
 
 def read_module(path: Path) -> bytes:
-    """Return the content of a driver, which Debian 13 compresses."""
-    return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    """Return the content of a driver, which is compressed."""
+    return lzma.decompress(path.read_bytes())
 
 
 def disk_id(there: Emulated, shell: Shell, disk: str) -> str:
@@ -110,7 +109,6 @@ def test_networks_disks_and_modems_have_their_drivers_and_programs(root: Path) -
     assert not [each for each in MODEM_PROGRAMS if not (root / each).exists()]
 
 
-@pytest.mark.skipif(RELEASE is DEBIAN_12, reason="its kernel has no drivers for a Raspberry Pi 5")
 def test_raspberry_pi_5_has_its_drivers_and_the_settings_of_its_wifi(root: Path) -> None:
     assert not RASPBERRY_PI_5 - list_modules(root).keys()
     assert (root / "usr/lib/firmware/brcm/brcmfmac43455-sdio.raspberrypi,5-model-b.txt").exists()

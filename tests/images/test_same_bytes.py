@@ -13,7 +13,7 @@ from images.frozen import cross
 from images.package import deb
 from images.rootfs import building as rootfs
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import MARKS, RELEASE, mirror
+from tests.images.emulated import MARKS, mirror
 
 pytestmark = [*MARKS]
 
@@ -23,7 +23,7 @@ def made_anew(cache: Path) -> Path:
     known, packages = BuildSteps(default_cache()), mirror()
     package = deb.build_package(known, cross.freeze(known, packages), "aarch64")
     archive, keys = rootfs.build_base(known, packages), signing.load_keys(default_cache(), None, None)
-    return disk.build(BuildSteps(cache), "qemu", archive=archive, package=package, keys=keys, release=RELEASE)
+    return disk.build(BuildSteps(cache), "qemu", archive=archive, package=package, keys=keys)
 
 
 def sums(folder: Path) -> dict[str, str]:

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from images.building import build_image
-from images.debian import DEBIAN_12
 from images.disk.building import image_name
 from images.emulator import machine
 from images.programs import find, run
 from images.steps import BuildSteps, default_cache
-from tests.images.emulated import BOOT_S, MARKS, RELEASE, begin, mirror
+from tests.images.emulated import BOOT_S, MARKS, begin, mirror
 from tests.support.processes import wait_until
 
 pytestmark = [*MARKS]
@@ -36,7 +35,7 @@ class EmulatedBoard(NamedTuple):
 
 
 BOARDS = (
-    EmulatedBoard("pi3", "raspi3b", "bcm2837-rpi-3-b.dtb", b"Starting kernel" if RELEASE is DEBIAN_12 else SYSTEMD),
+    EmulatedBoard("pi3", "raspi3b", "bcm2837-rpi-3-b.dtb", SYSTEMD),
     EmulatedBoard("pi4", "raspi4b", "bcm2711-rpi-4-b.dtb", b"waypost: slot A (A 2, B 3 tries left)"),
 )
 

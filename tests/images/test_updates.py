@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from images.building import build_bundle, build_image
-from images.debian import DEBIAN_12, DEBIAN_13, DebianRelease
+from images.building import build_bundle
 from images.disk import bundle, filesystem, signing
 from images.emulator import machine
 from images.programs import run
@@ -51,7 +50,6 @@ MARK = "/usr/lib/waypost-system/version"
 NEXT = Variant("0.2.0", f"symlink {MARK} 0.2.0")
 NOTHING_RUNS = Variant("0.3.0", "rm /usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1")
 FORGED = Variant("0.9.0", f"symlink {MARK} 0.9.0")
-BACK = Variant("0.4.0", NEXT.change.replace(NEXT.version, "0.4.0"))
 NO_GATEWAY_RUNS = Variant("0.3.1", "rm /usr/lib/waypost/prepare")
 
 
@@ -257,31 +255,3 @@ def test_update_without_a_gateway_rolls_back_while_the_hub_is_away(
     gateway.wait_until_served()
     fleet.hub.start()
     gateway.drain()
-
-
-def bundle_of(release: DebianRelease) -> Path:
-    cache = default_cache()
-    return build_bundle(BuildSteps(cache), cache, mirror(release), (None, None)).file
-
-
-def test_update_to_debian_13_and_back_keeps_the_backlog(tmp_path: Path, fleet: EnrolledFleet) -> None:
-    cache = default_cache()
-    image = build_image(BuildSteps(cache), cache, "qemu", mirror(DEBIAN_12), (None, None))
-    gateway = Updated(tmp_path, image, fleet)
-    try:
-        gateway.serve()
-        wait_until(lambda: gateway.acknowledged >= BACKLOG, timeout_s=BOOT_S, what="messages before the hub goes away")
-        fleet.hub.stop()
-        for variant, release, letter in ((NEXT, DEBIAN_13, "B"), (BACK, DEBIAN_12, "A")):
-            more = gateway.acknowledged + BACKLOG
-            wait_until(lambda n=more: gateway.acknowledged >= n, timeout_s=BOOT_S, what="a backlog")  # type: ignore[misc]
-            gateway.install(made(variant, bundle_of(release), tmp_path / variant.version).file)
-            found = gateway.wait_until_decided(variant.version)
-            assert (found["last"]["state"], found["booted"]["letter"]) == ("kept", letter)
-            assert gateway.shell("cat", "/etc/debian_version").startswith(f"{release.number}.")
-            gateway.wait_until_served()
-            gateway.say(f"Debian {release.number} serves")
-        fleet.hub.start()
-        gateway.drain()
-    finally:
-        gateway.end()

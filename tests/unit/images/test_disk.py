@@ -27,7 +27,7 @@ from edge.configuration.resources import SystemSpec
 from images import programs, source
 from images.building import build_bundle, build_image
 from images.card import partition
-from images.debian import IMAGES, RELEASES, Mirror
+from images.debian import Mirror
 from images.disk import bmap, building, bundle, filesystem, imager, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
@@ -388,7 +388,7 @@ class TestPackageLists:
 
     def test_regulatory_rules_are_included(self) -> None:
         """`iw` only recommends the package; without it the kernel allows only the channels of the world domain."""
-        assert "wireless-regdb" in rootfs.list_packages(IMAGES)
+        assert "wireless-regdb" in rootfs.read_list(rootfs.PACKAGES)
 
     def test_exclusions_are_patterns_of_dpkg(self) -> None:
         for line in rootfs.read_list(rootfs.EXCLUDES):
@@ -563,15 +563,6 @@ class TestBoards:
     def test_every_board_has_a_name_and_settings_of_the_firmware(self) -> None:
         assert building.BOARDS.keys() == building.NAMES.keys() == {*building.CONFIGURATION, "qemu"}
         assert imager.DEVICES.keys() == building.CONFIGURATION.keys()
-
-
-def test_raspberry_pi_5_needs_the_kernel_of_debian_13(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="Raspberry Pi 5") as refused:
-        build_image(BuildSteps(tmp_path), tmp_path, "pi5", Mirror(), (None, None))
-    assert refused.value.hint == "--debian 13"
-    for board, release in ((board, release) for board in building.BOARDS for release in RELEASES.values()):
-        if (board, release.number) != ("pi5", "12"):
-            building.require_release(board, release)
 
 
 class TestEmulator:
