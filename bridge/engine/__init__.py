@@ -18,7 +18,7 @@ from bridge.engine.events import (
 )
 from bridge.engine.link import Link
 from bridge.engine.machine import Engine
-from bridge.engine.states import Condition, DeliveryState, Detail, describe_condition
+from bridge.engine.states import Condition, DeliveryState, Detail, TransactionalState, describe_condition
 from bridge.engine.terminus import Terminus, TerminusKind
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "DeliveryState",
     "Terminus",
     "TerminusKind",
+    "TransactionalState",
     "Transfers",
     "describe_condition",
 ]

@@ -12,7 +12,7 @@ from cproton import ffi, lib
 from bridge.engine.events import Accepted, Closed, Detached, Dispositions, Event, LinkFlow, Transfers
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS, Links
-from bridge.engine.loops import Batches, EngineLoops, Groups
+from bridge.engine.loops import Batches, EngineLoops, Groups, TransferBatch
 from bridge.engine.states import Condition
 from bridge.engine.transport import ProtonTransport
 
@@ -80,7 +80,7 @@ class Collector:
         else:
             link._unsettled[link._delivery_next] = delivery
             link._deliveries.unsettled += 1
-            self._add_received(link, [(False, [message])], 1, len(message), events)
+            self._add_received(link, [TransferBatch(False, [message])], 1, len(message), events)
         return events
 
     def _handle(self, event: Any, groups: Groups, events: list[Event]) -> Condition | None:
@@ -166,7 +166,7 @@ class Collector:
 
 
 def _add_transfers(link: Link, batches: Batches, events: list[Event]) -> None:
-    for settled, messages in batches:
+    for settled, messages, transaction in batches:
         at_once = link.messages_at_once
         if at_once and len(messages) > at_once:
             parts = [messages[start : start + at_once] for start in range(0, len(messages), at_once)]
@@ -176,20 +176,20 @@ def _add_transfers(link: Link, batches: Batches, events: list[Event]) -> None:
             first = link._delivery_next
             if not settled:
                 link._delivery_next += len(part)
-            events.append(Transfers(link, range(first, link._delivery_next), part, settled))
+            events.append(Transfers(link, range(first, link._delivery_next), part, settled, transaction))
 
 
 def _before_violation(batches: Batches, bytes_max: int, beyond_credit: int) -> Batches:
     """Return the messages before the first that is too large, and without the last ones, which had no credit. The peer
     learns that the others were not taken, and may send them in another way."""
-    room = sum(len(messages) for _, messages in batches) - max(beyond_credit, 0)
+    room = sum(len(batch.messages) for batch in batches) - max(beyond_credit, 0)
     kept: Batches = []
-    for settled, messages in batches:
+    for settled, messages, transaction in batches:
         fitting = next((i for i, each in enumerate(messages) if len(each) > bytes_max), len(messages))
         fitting = min(fitting, room)
         room -= fitting
         if fitting:
-            kept.append((settled, messages[:fitting]))
+            kept.append(TransferBatch(settled, messages[:fitting], transaction))
         if fitting < len(messages):
             break
     return kept

@@ -45,13 +45,15 @@ class LinkFlow(msgspec.Struct, frozen=True, gc=False):
 class Transfers(msgspec.Struct, frozen=True, gc=False):
     """Complete messages that arrived on one link in one read, in order.
 
-    `deliveries` are numbers to settle with `Engine.settle`, one per message; empty when `settled`.
+    `deliveries` are numbers to settle with `Engine.settle`, one per message; empty when `settled`. `transaction` is the
+    txn-id of messages that are part of a transaction (part 4, section 4.4.1); empty where the peer sent none.
     """
 
     link: Link
     deliveries: Sequence[int]
     messages: list[bytes]
     settled: bool
+    transaction: bytes | None = None
 
     def __repr__(self) -> str:
         """Return counts and sizes, without bodies."""

@@ -142,6 +142,7 @@ static PyObject *bind_proton(PyObject *self, PyObject *const *arguments, Py_ssiz
 
 enum {
     STATE_ACCEPTED = 0x24, /* AMQP 1.0 section 3.4.2 */
+    STATE_TRANSACTIONAL = 0x34, /* part 4, section 4.5.8 */
     TAG_BYTES = 8,         /* longest tag of ours; a longer one is a peer's and matches nothing */
     LONG_BYTES = 4096,     /* input from which Proton takes longer than releasing the GIL does */
     PIECE_BYTES = 8192,    /* input between two checks for events that Python handles: 80 attaches, 2 ms */
@@ -284,16 +285,16 @@ static PyObject *message_of(pn_link_t *link, size_t size)
 }
 
 /*
- * Take complete messages of a link, while all are settled or all are unsettled. Deliveries that are settled or aborted
- * are freed here. Return (messages, deliveries of unsettled ones, number taken including aborted ones, settled, more
- * can be taken, bytes of the largest, complete or not, the first was aborted, received bytes of a large incomplete
- * message).
+ * Take complete messages of a link, while all are settled or all are unsettled, and all or none are part of transactions.
+ * Deliveries that are aborted, or settled and part of no transaction, are freed here. Return (messages, the other
+ * deliveries, number taken including aborted ones, settled, more can be taken, bytes of the largest, complete or not, the
+ * first was aborted, received bytes of a large incomplete message, part of transactions).
  */
 static PyObject *receive_from(pn_link_t *link)
 {
     PyObject *messages = PyList_New(0), *deliveries = PyList_New(0), *begins = none();
     pn_delivery_t *delivery;
-    bool settled = false, more = false, first_aborted = false, done = messages && deliveries;
+    bool settled = false, transactional = false, more = false, first_aborted = false, done = messages && deliveries;
     size_t largest = 0;
     unsigned long long taken = 0, n = 0;
     while (done && (delivery = pn.link_current(link))) {
@@ -305,7 +306,8 @@ static PyObject *receive_from(pn_link_t *link)
             pn.delivery_settle(delivery); /* which also advances */
             continue;
         }
-        more = !partial && n && its_settled != settled;
+        bool its_transactional = pn.delivery_remote_state(delivery) == STATE_TRANSACTIONAL;
+        more = !partial && n && (its_settled != settled || its_transactional != transactional);
         if (more)
             break;
         if (size > largest)
@@ -318,9 +320,9 @@ static PyObject *receive_from(pn_link_t *link)
             }
             break;
         }
-        settled = its_settled;
+        settled = its_settled, transactional = its_transactional;
         done = append(messages, message_of(link, size));
-        if (settled) {
+        if (settled && !transactional) {
             pn.delivery_settle(delivery);
         } else {
             done = done && append(deliveries, PyLong_FromVoidPtr(delivery));
@@ -329,8 +331,9 @@ static PyObject *receive_from(pn_link_t *link)
         n++, taken++;
     }
     if (done)
-        return Py_BuildValue("NNKNNnNN", messages, deliveries, taken, PyBool_FromLong(settled), PyBool_FromLong(more),
-                             (Py_ssize_t)largest, PyBool_FromLong(first_aborted), begins);
+        return Py_BuildValue("NNKNNnNNN", messages, deliveries, taken, PyBool_FromLong(settled), PyBool_FromLong(more),
+                             (Py_ssize_t)largest, PyBool_FromLong(first_aborted), begins,
+                             PyBool_FromLong(transactional));
     Py_XDECREF(messages);
     Py_XDECREF(deliveries);
     Py_XDECREF(begins);
@@ -885,14 +888,15 @@ static pn_event_t *next_handled(pn_collector_t *collector)
     return event;
 }
 
-/* Return the peer's delivery of this event when it is complete, unsettled and the next of its link; otherwise NULL. */
+/* Return the peer's delivery of this event when it is complete, unsettled, without a state and the next of its link;
+ * otherwise NULL. */
 static pn_delivery_t *plain_delivery(pn_event_t *event, pn_link_t *link)
 {
     pn_delivery_t *delivery = pn.event_delivery(event);
     if (!link || !delivery || pn.link_is_sender(link) || pn.link_current(link) != delivery)
         return NULL;
     bool plain = !pn.delivery_partial(delivery) && !pn.delivery_aborted(delivery) && !pn.delivery_settled(delivery);
-    return plain ? delivery : NULL;
+    return plain && !pn.delivery_remote_state(delivery) ? delivery : NULL;
 }
 
 /*

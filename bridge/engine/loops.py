@@ -7,13 +7,15 @@ addresses (integers) here. The tag of a delivery is valid if `_sent` maps it to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from cproton import ffi, lib
 
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS
-from bridge.engine.proton import read_remote_state, write_local_state
+from bridge.engine.proton import read_remote_state, transaction_of, write_local_state
 from bridge.engine.states import DeliveryState, Detail
 from bridge.engine.transport import ProtonTransport
 from bridge.native import functions as native
@@ -45,8 +47,18 @@ CONNECTION_EVENTS: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REM
 HANDLED_EVENTS: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *CONNECTION_EVENTS))
 """Types of Proton's events that are handled; all others are ignored."""
 
-Batches = list[tuple[bool, list[bytes]]]
-"""Messages in order, in groups: (settled by the peer, messages)."""
+
+class TransferBatch(NamedTuple):
+    """Messages in order that are alike for the peer."""
+
+    settled: bool
+    """Settled by the peer."""
+    messages: list[bytes]
+    transaction: bytes | None = None
+    """Their txn-id; None: they are part of no transaction."""
+
+
+Batches = list[TransferBatch]
 
 
 class Groups:
@@ -84,10 +96,10 @@ Read = tuple[bool, Taken | None, Groups | None, Any, int]
 `EngineLoops.collect` returned; number of bytes not yet passed to Proton, because they follow that event). Proton stops
 reading at the end, or at an invalid frame, for which it has no event."""
 
-Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None]
-"""(messages; deliveries of unsettled messages; number of deliveries taken, including aborted ones; settled by the peer;
-more can be taken; bytes of the largest message, complete or not; the first message was aborted; bytes of a large
-incomplete message)."""
+Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None, bool]
+"""(messages; deliveries of unsettled messages, and of all that are part of transactions; number of deliveries taken,
+including aborted ones; settled by the peer; more can be taken; bytes of the largest message, complete or not; the first
+message was aborted; bytes of a large incomplete message; the messages are part of transactions)."""
 
 Message = tuple[int, int, bytes, bool, bool]
 """(link, delivery, message, True if its header section was removed, True if Proton has more events)."""
@@ -117,8 +129,8 @@ class EngineLoops:
 
     def _taken(self, link: Link, received: Received) -> Taken:
         """Fast path of `_take_over` for the usual result: complete messages and nothing else."""
-        messages, deliveries, taken, settled, more, largest, _, begins = received
-        if more or not messages or begins is not None or link._deliveries.partial:
+        messages, deliveries, taken, settled, more, largest, _, begins, transactional = received
+        if more or not messages or begins is not None or transactional or link._deliveries.partial:
             batches: Batches = []
             return link, batches, *self._take_over(link, batches, received)
         if len(deliveries) == 1:
@@ -127,7 +139,7 @@ class EngineLoops:
         elif deliveries:
             link._unsettled.update(enumerate(deliveries, link._delivery_next))
             link._deliveries.unsettled += len(deliveries)
-        return link, [(settled, messages)], taken, largest
+        return link, [TransferBatch(settled, messages)], taken, largest
 
     def take(self, transport: int, collector: int, header: bytes, data: bytes) -> Message | None:
         """Pass one read of at most `SMALL_BYTES` to Proton, and take the single message in it. `header`: the usual
@@ -221,11 +233,13 @@ class EngineLoops:
         """Add a result of `amqp_receive` to the link and the batches; call it again until no message is left."""
         number, taken, largest = link._delivery_next, 0, 0
         while True:
-            messages, deliveries, count, settled, more, bytes_max, first_aborted, begins = received
+            messages, deliveries, count, settled, more, bytes_max, first_aborted, begins, transactional = received
             taken += count
             largest = max(largest, bytes_max, _join_parts(link, messages, first_aborted, begins))
-            if messages:
-                batches.append((settled, messages))
+            if transactional:
+                deliveries = _add_transactional(batches, messages, deliveries, settled=settled)
+            elif messages:
+                batches.append(TransferBatch(settled, messages))
             link._unsettled.update(enumerate(deliveries, number))
             link._deliveries.unsettled += len(deliveries)
             if not more:
@@ -291,6 +305,17 @@ def detect_transfer(link: Link, groups: Groups) -> None:
     """
     if not link.closed and lib.pn_link_unsettled(link._pn) > len(link._sent):
         groups.wrong = True
+
+
+def _add_transactional(batches: Batches, messages: list[bytes], deliveries: list[int], *, settled: bool) -> list[int]:
+    """Add messages by transaction. Return the deliveries that the peer has not settled."""
+    names = [transaction_of(ffi.cast(_DELIVERY_POINTER, each)) for each in deliveries]
+    for name, pairs in groupby(zip(names, messages, strict=True), key=itemgetter(0)):
+        batches.append(TransferBatch(settled, [message for _, message in pairs], name))
+    if not settled:
+        return deliveries
+    native.amqp_forget(deliveries)
+    return []
 
 
 def _join_parts(link: Link, messages: list[bytes], first_aborted: bool, begins: bytes | None) -> int:

@@ -92,6 +92,8 @@ class Engine:
         """Bytes received after those events."""
         self._unread_bytes = 0
         """Approximate bytes that Proton holds for the next calls, or of an incomplete frame."""
+        self._owned_bytes = 0
+        """Bytes that the owner holds for the peer."""
         self._closing = False
         """Our close was sent."""
         self._done = False
@@ -136,7 +138,8 @@ class Engine:
     @property
     def held_bytes(self) -> int:
         links = self._links
-        held = len(self._rest) + self._unread_bytes + links.held_bytes + self._loops.held_bytes(links.sessions)
+        held = len(self._rest) + self._unread_bytes + self._owned_bytes
+        held += links.held_bytes + self._loops.held_bytes(links.sessions)
         held += sum(map(len, self._output))
         return held if self._sasl is None else held + self._sasl.held_bytes
 
@@ -304,6 +307,10 @@ class Engine:
         if self._transport.alive and not (self._closing or self._links.over):
             self._closing = True
             self._transport.close(condition)
+
+    def count_owned(self, change: int) -> None:
+        """Add bytes that the owner holds for the peer to those of the connection; negative: it has released them."""
+        self._owned_bytes += change
 
     # --- commands: links --------------------------------------------------------------------------------------
 

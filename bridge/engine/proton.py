@@ -12,9 +12,9 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from bridge.amqp_values import DecodeError, DescribedValue, Symbol, Symbols, decode, encode
+from bridge.amqp_values import DecodeError, DescribedValue, Symbol, Symbols, Ulong, decode, encode
 from bridge.engine.link import symbols
-from bridge.engine.states import Condition, DeliveryState, Detail
+from bridge.engine.states import Condition, DeliveryState, Detail, TransactionalState
 from bridge.engine.terminus import Terminus, TerminusKind
 
 log = logging.getLogger(__name__)
@@ -231,17 +231,82 @@ def read_remote_state(delivery: Any) -> tuple[DeliveryState, Detail]:
         return DeliveryState.MODIFIED_FAILED if lib.pn_disposition_is_failed(
             disposition
         ) else DeliveryState.MODIFIED, annotations
-    return (
-        (DeliveryState(number), None)
-        if number in (DeliveryState.RECEIVED, DeliveryState.RELEASED)
-        else (DeliveryState.NONE, None)
-    )
+    if number in (DeliveryState.DECLARED, DeliveryState.TRANSACTIONAL):
+        name, outcome = _read_transactional(disposition)
+        declared = number == DeliveryState.DECLARED
+        return DeliveryState(number), name if declared else TransactionalState(name, *_read_outcome(outcome))
+    known = number in (DeliveryState.RECEIVED, DeliveryState.RELEASED)
+    return DeliveryState(number) if known else DeliveryState.NONE, None
+
+
+def transaction_of(delivery: Any) -> bytes:
+    """Return the txn-id of a transactional delivery; empty where it is missing."""
+    return _read_transactional(lib.pn_delivery_remote(delivery))[0]
+
+
+def _read_transactional(disposition: Any) -> tuple[bytes, Any]:
+    """Return the txn-id of a state, empty where it is missing, and the outcome behind it."""
+    fields = read_data(lib.pn_disposition_data(disposition))
+    fields = [*fields, None, None] if isinstance(fields, list) else [None, None]
+    return fields[0] if isinstance(fields[0], bytes) else b"", fields[1]
+
+
+_OUTCOMES: Mapping[Any, DeliveryState] = {
+    DeliveryState.ACCEPTED: DeliveryState.ACCEPTED,
+    DeliveryState.REJECTED: DeliveryState.REJECTED,
+    DeliveryState.RELEASED: DeliveryState.RELEASED,
+    DeliveryState.MODIFIED: DeliveryState.MODIFIED,
+    "amqp:accepted:list": DeliveryState.ACCEPTED,
+    "amqp:rejected:list": DeliveryState.REJECTED,
+    "amqp:released:list": DeliveryState.RELEASED,
+    "amqp:modified:list": DeliveryState.MODIFIED,
+}
+"""Outcomes by descriptor (section 3.4)."""
+_ERROR = 0x1D
+"""Descriptor of an error (section 2.8.14)."""
+
+
+def _read_outcome(value: Any) -> tuple[DeliveryState, Condition | bytes | None]:
+    """Return the outcome within a transactional state, with its detail. An unknown one counts as NONE."""
+    if not isinstance(value, DescribedValue) or not isinstance(value.value, list):
+        return DeliveryState.NONE, None
+    state, fields = _OUTCOMES.get(value.descriptor, DeliveryState.NONE), [*value.value, None, None, None]
+    if state is DeliveryState.REJECTED and isinstance(fields[0], DescribedValue):
+        error = fields[0].value
+        name, words = [*error, None, None][:2] if isinstance(error, list) else (None, None)
+        return state, Condition(str(name), str(words or "")) if name else None
+    if state is not DeliveryState.MODIFIED:
+        return state, None
+    annotations = encode(fields[2]) if isinstance(fields[2], dict) and fields[2] else None
+    if fields[1] is True:
+        return DeliveryState.MODIFIED_UNDELIVERABLE, annotations
+    return DeliveryState.MODIFIED_FAILED if fields[0] is True else DeliveryState.MODIFIED, annotations
+
+
+def _write_fields(delivery: Any, detail: Detail) -> None:
+    """Write the fields of `declared` or of a transactional state."""
+    fields: list[Any] = []
+    if isinstance(detail, TransactionalState):
+        outcome: list[Any] = []
+        if detail.outcome is DeliveryState.REJECTED and isinstance(detail.detail, Condition):
+            outcome = [DescribedValue(Ulong(_ERROR), [Symbol(detail.detail.name), detail.detail.description])]
+        fields = [detail.transaction]
+        if detail.outcome is not DeliveryState.NONE:
+            fields.append(DescribedValue(Ulong(int(detail.outcome) & 0xFF), outcome))
+    elif isinstance(detail, bytes):
+        fields = [detail]
+    data = lib.pn_disposition_data(lib.pn_delivery_local(delivery))
+    raw = encode(fields)
+    lib.pn_data_clear(data)
+    lib.pn_data_decode(data, ffi.from_buffer(raw), len(raw))
 
 
 def write_local_state(delivery: Any, state: DeliveryState, detail: Detail) -> None:
     """Set the state of an incoming delivery (NONE: none); the caller settles it."""
     if state is DeliveryState.NONE:
         return
+    if state in (DeliveryState.DECLARED, DeliveryState.TRANSACTIONAL):
+        _write_fields(delivery, detail)
     lib.pn_delivery_update(delivery, int(state) & 0xFF)
     if state is DeliveryState.REJECTED and isinstance(detail, Condition):
         write_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), detail)

@@ -25,12 +25,9 @@ def describe_condition(condition: Condition | None) -> str:
     return f"{condition.name}: {condition.description}" if condition.description else condition.name
 
 
-Detail = Condition | bytes | None
-"""Detail of a state: the condition of `rejected`, or the annotations of `modified` as an encoded map."""
-
-
 class DeliveryState(enum.IntEnum):
-    """Delivery states (section 3.4). `modified` has two more members, one for each field that changes its meaning."""
+    """Delivery states (section 3.4; part 4, section 4.5). `modified` has two more members, one for each field that
+    changes its meaning."""
 
     NONE = 0
     """Settled without a state."""
@@ -39,6 +36,10 @@ class DeliveryState(enum.IntEnum):
     REJECTED = 0x25
     RELEASED = 0x26
     MODIFIED = 0x27
+    DECLARED = 0x33
+    """Outcome of a declare. Its detail is the txn-id."""
+    TRANSACTIONAL = 0x34
+    """Part of a transaction. Its detail is a `TransactionalState`."""
     MODIFIED_FAILED = 0x127
     """`modified` with delivery-failed."""
     MODIFIED_UNDELIVERABLE = 0x227
@@ -47,3 +48,17 @@ class DeliveryState(enum.IntEnum):
     @property
     def terminal(self) -> bool:
         return self >= DeliveryState.ACCEPTED
+
+
+class TransactionalState(NamedTuple):
+    """State of a delivery in a transaction: its txn-id, and the outcome that the discharge gives it."""
+
+    transaction: bytes
+    outcome: DeliveryState = DeliveryState.NONE
+    """NONE: not known yet."""
+    detail: Condition | bytes | None = None
+
+
+Detail = Condition | bytes | TransactionalState | None
+"""Detail of a state: the condition of `rejected`, the annotations of `modified` as an encoded map, the txn-id of
+`declared`, or the transactional state."""

@@ -557,6 +557,31 @@ HEADER_USUAL_BYTES_MAX: Final = 32
 HEADERS_USUAL_MAX: Final = 1_000
 """Header sections that are cached: the messages of a device have one header while they have the same time to live."""
 
+TRANSACTIONS_PER_CONNECTION_MAX: Final = 100
+"""Open transactions of one AMQP connection. A JMS client has one for each transacted session."""
+
+TRANSACTIONS_MAX: Final = 1_000
+"""Open transactions of a space: ten connections with all they may have. An empty one takes 1 KiB."""
+
+TRANSACTION_BYTES_MAX: Final = 20 * MIB
+"""Memory of one transaction: one of the largest messages, and 4 MiB of small ones. Its commit takes a second on a
+card."""
+
+TRANSACTIONS_BYTES_MAX: Final = 48 * MIB
+"""Memory of all transactions of a space: two of the largest, and small ones. It counts in the accounts of their
+connections too."""
+
+TRANSACTION_IDLE_S: Final = 300.0
+"""Seconds without a change after which a transaction that holds messages or deliveries is rolled back. A client that
+works on a delivery for longer would hold back the messages behind it. An empty transaction has no limit: JMS clients
+declare one when a session begins, and may wait for a message for days."""
+
+POSTED_MESSAGE_BYTES: Final = 600
+"""Memory of a posted message besides its content."""
+
+RETIRED_DELIVERY_BYTES: Final = 400
+"""Memory of a retired delivery. 20 MiB are 52 000 of them."""
+
 SENDER_CREDIT: Final = 1_000
 """AMQP messages that a sender may have under way to a stored address: enough to fill a commit, few enough to hold."""
 

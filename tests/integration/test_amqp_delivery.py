@@ -351,15 +351,6 @@ class TestTermini:
             assert caught.value.state == Delivery.REJECTED
         assert sender.send(Message(body="found", address="queue/relay")).remote_state == Delivery.ACCEPTED
 
-    def test_transactions_are_refused(self, connect: Any) -> None:
-        class Coordinator(LinkOption):
-            def apply(self, link: Any) -> None:
-                link.target.type = Terminus.COORDINATOR
-                link.target.address = None
-
-        with detached_with("amqp:not-implemented"):
-            connect().create_sender(None, name="transactions", options=Coordinator())
-
 
 class TestRecovery:
     def test_detached_durable_subscription_keeps_unsettled_messages(self, connect: Any) -> None:

@@ -34,6 +34,8 @@ TEMPORARY_QUEUE: Final = "temporary-queue"
 """Capability of a target: the dynamic node stores messages for competing consumers, as JMS expects."""
 
 TOKENS: Final = "$cbs"
+COORDINATOR: Final = "$coordinator"
+"""Name of the transaction coordinator in the figures of links; it has no address."""
 LAST_WILL: Final = "$lwt"
 """Address of last wills in EnMasse; not supported here."""
 SERVICES: Final = (MANAGEMENT, TOKENS)
@@ -109,10 +111,9 @@ def temporary_address() -> str:
 
 
 def parse_sender(link: Link) -> tuple[str | None, Terminus]:
-    """Return the address of a sender, None for the anonymous relay, and the target for the answer."""
+    """Return the address of a sender other than to the coordinator, None for the anonymous relay, and the target for
+    the answer."""
     target = link.target
-    if target.kind is TerminusKind.COORDINATOR:
-        raise AttachRefused("amqp:not-implemented", "transactions are not supported")
     if target.kind is not TerminusKind.TARGET:
         raise AttachRefused("amqp:invalid-field", "a sender without a target")
     if target.dynamic:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, DeliveryState, Detail, Engine, Link, Transfers
@@ -31,6 +32,10 @@ from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.router.schedule_admission import ScheduleFault, ScheduleRefused
+
+if TYPE_CHECKING:
+    from edge.broker.router.transactions.changes import Posting
+    from edge.broker.router.transactions.transaction import Transaction
 
 _NS_IN_MS = 1_000_000
 _NO_CONSUMER = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)
@@ -113,7 +118,7 @@ class IncomingLink(Origin):
 
     __slots__ = (
         "_direct", "_driver", "_engine", "_explanations", "_forbidden", "_grant", "_held", "_in_flight", "_link",
-        "_relay", "_router", "_window", "address", "delivered", "header_usual", "name", "user",
+        "_relay", "_router", "_transactions", "_window", "address", "delivered", "header_usual", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -129,10 +134,11 @@ class IncomingLink(Origin):
         user: str = "",
         *,
         forbidden: Callable[[str], None],
+        transactions: Mapping[bytes, Transaction],
     ) -> None:
         """`address` None: the anonymous relay, where each message has an address that is checked against `grant`;
         `forbidden` is called with one that is not allowed. With an address the attach was checked. With `relay` the
-        link is always an anonymous relay."""
+        link is always an anonymous relay. `transactions`: those of the connection, by txn-id."""
         self.name = name
         self.user = user
         self.address = address = address if relay is None else None
@@ -143,6 +149,7 @@ class IncomingLink(Origin):
         self._driver = driver
         self._grant = grant if address is None else None
         self._forbidden = forbidden
+        self._transactions = transactions
         self._direct = address is not None and router.addresses.type_of(address) in _DIRECT
         self._in_flight = 0
         """Messages that are published and not answered."""
@@ -165,6 +172,9 @@ class IncomingLink(Origin):
         """Publish the messages of one read in as few runs as possible."""
         settled = event.settled
         self.delivered += len(event.messages)
+        if event.transaction is not None:
+            self._post(event, event.transaction)
+            return
         run = self._alike(event.messages)
         if run is not None:
             header, bodies = run
@@ -332,6 +342,32 @@ class IncomingLink(Origin):
         if header and read_header(header).durable:
             flags |= DURABLE
         return Run(address, device or self.name, flags, header, bodies)
+
+    def _post(self, event: Transfers, name: bytes) -> None:
+        """Hold messages in the transaction of this txn-id (part 4, section 4.4.1)."""
+        from edge.broker.amqp.transactional import hold_message  # noqa: PLC0415 - few clients have transactions
+
+        now_s = self._router.now_s()
+        for place, message in enumerate(event.messages):
+            answer = hold_message(self._transactions.get(name), name, partial(self._posting, message), now_s)
+            if not event.settled:
+                self._engine.settle(self._link, (event.deliveries[place],), *answer)
+        self._driver.flush_soon()
+        self.top_up()
+
+    def _posting(self, message: bytes) -> Posting:
+        """Return a message for a transaction. Raises `DecodeError` or `AttachRefused`."""
+        from edge.broker.router.transactions.changes import Posting  # noqa: PLC0415 - as above
+
+        if self._relay is not None:
+            raise AttachRefused("amqp:not-implemented", "the device API takes no messages of transactions")
+        properties, (address, _, header, body), later = self._read(message, settled=False)
+        if later is not None:
+            raise AttachRefused("amqp:not-implemented", f"{later.annotation}: a transaction schedules nothing")
+        flags = AMQP | flags_of(body, settled=False)
+        if isinstance(properties[GROUP_FIELD], str):
+            flags |= GROUPED
+        return Posting(self, self._run(address, header, flags, [body], ""))
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from bridge.engine import Condition, Engine, Link
+from bridge.engine import Condition, Engine, Link, TerminusKind
 from bridge.message import Run
 from edge.broker.amqp.addressing import (
     CONDITIONS,
+    COORDINATOR,
     SERVICES,
     TEMPORARY_QUEUE,
     AttachRefused,
@@ -34,11 +35,15 @@ from edge.broker.model.interfaces import AddressError
 from edge.broker.model.refusals import RefusalCause
 from edge.broker.router.router import Router
 
+if TYPE_CHECKING:
+    from edge.broker.amqp.coordinator import CoordinatorLink
+    from edge.broker.router.transactions.transaction import Transaction
+
 
 class LinkAttachment(NamedTuple):
     """Owner and properties of an attached link."""
 
-    owner: IncomingLink | ServiceLink | OutgoingLink
+    owner: IncomingLink | ServiceLink | CoordinatorLink | OutgoingLink
     address: str | None
     """Address that the link sends to or receives from; None: the anonymous relay."""
     allowed: Callable[[Grant], bool] | None = None
@@ -56,7 +61,7 @@ class SessionLinks:
 
     __slots__ = (
         "_administration", "_attached", "_clock_ns", "_containers", "_driver", "_ended_received", "_ended_sent",
-        "_engine", "_peer", "_put_token", "_replies", "_router",
+        "_engine", "_peer", "_put_token", "_replies", "_router", "_transactions",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +89,8 @@ class SessionLinks:
         self._attached: dict[Link, LinkAttachment] = {}
         self._ended_received = self._ended_sent = 0
         """Messages of links that have ended."""
+        self._transactions: dict[bytes, Transaction] = {}
+        """Open transactions of the connection, by txn-id."""
         self._replies: dict[str, str] = {}
         """Target addresses of receivers of a service's answers, and their addresses at the router."""
 
@@ -96,7 +103,8 @@ class SessionLinks:
         """Yield the figures of each link, in the order of attach."""
         for link, (owner, address, *_) in self._attached.items():
             figures = link.credit, owner.unsettled, owner.delivered
-            yield LinkFigures(link.name, link.is_sender, address, address in SERVICES, *figures)
+            is_service = address in SERVICES or address == COORDINATOR
+            yield LinkFigures(link.name, link.is_sender, address, is_service, *figures)
 
     def totals(self) -> MessageTotals:
         """Return the counts of messages of all links, also of ended ones."""
@@ -174,6 +182,9 @@ class SessionLinks:
     # --- the peer sends -----------------------------------------------------------------------------------------
 
     def _attach_sender(self, link: Link) -> None:
+        if link.target.kind is TerminusKind.COORDINATOR:
+            self._attach_coordinator(link)
+            return
         address, target = parse_sender(link)
         if address in SERVICES:
             self._attach_service(link, address)
@@ -201,6 +212,7 @@ class SessionLinks:
             relay,
             peer.user,
             forbidden=partial(peer.forbidden, RefusalCause.NOT_ALLOWED_TO_SEND),
+            transactions=self._transactions,
         )
         configured = None
         if dynamic is not None and TEMPORARY_QUEUE in target.capabilities:
@@ -210,6 +222,26 @@ class SessionLinks:
         self._add(link, LinkAttachment(incoming, address, allowed, configured, dynamic))
         self._engine.accept(link, target=target)
         incoming.top_up()
+
+    def _attach_coordinator(self, link: Link) -> None:
+        """Accept the control link of transactions (part 4, section 4.2)."""
+        from edge.broker.amqp.coordinator import CoordinatorLink  # noqa: PLC0415 - few clients have transactions
+
+        peer = self._peer
+        if peer.grant is not None and not peer.grant.user:
+            peer.require(False, "declare transactions, before a token was put to $cbs, over", link.name)
+        coordinator = CoordinatorLink(
+            self._engine,
+            link,
+            self._router,
+            self._driver,
+            self._transactions,
+            name=peer.name,
+            detach=self._detach,
+        )
+        self._add(link, LinkAttachment(coordinator, COORDINATOR))
+        self._engine.accept(link, target=coordinator.target)
+        coordinator.top_up()
 
     def _attach_service(self, link: Link, service: str) -> None:
         peer = self._peer
@@ -258,6 +290,7 @@ class SessionLinks:
             shared=self._competes(wanted),
             forget=self._forget,
             user=peer.user,
+            transactions=self._transactions,
         )
         options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service), client=peer.container_id)
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, DeliveryState, Dispositions, Engine, Link, Terminus
+from bridge.engine import Condition, DeliveryState, Detail, Dispositions, Engine, Link, Terminus, TransactionalState
 from bridge.message import Run, Stored
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
@@ -24,8 +24,14 @@ from edge.broker.message.translation import amqp_messages
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 
+if TYPE_CHECKING:
+    from edge.broker.amqp.transactional import LinkRetirements
+    from edge.broker.router.transactions.transaction import Transaction
+
+NO_TRANSACTIONS: Final[Mapping[bytes, Transaction]] = {}
 _SETTLED, _UNSETTLED = 1, 0
 _ACCEPTED, _STATE_ACCEPTED, _LOST = DeliveryOutcome.ACCEPTED, DeliveryState.ACCEPTED, DeliveryOutcome.LOST
+_TRANSACTIONAL: Final = DeliveryState.TRANSACTIONAL
 STOLEN: Final = Condition("amqp:link:stolen", "attached again elsewhere")
 _NOTHING: tuple[Subscription | None, int] = (None, -1)
 _tag_of = itemgetter(0)
@@ -46,7 +52,8 @@ class OutgoingLink(Consumer):
 
     __slots__ = (
         "_clock_ns", "_driver", "_durable", "_ending", "_engine", "_forget", "_link", "_outstanding", "_paused",
-        "_retained", "_router", "_selector", "_subscription", "_tag", "name", "selection", "user",
+        "_retained", "_retirements", "_router", "_selector", "_subscription", "_tag", "_transactions", "name",
+        "selection", "user",
     )  # fmt: skip
 
     def __init__(
@@ -63,10 +70,12 @@ class OutgoingLink(Consumer):
         shared: bool = False,
         forget: Callable[[Link], object] = lambda _: None,
         user: str = "",
+        transactions: Mapping[bytes, Transaction] = NO_TRANSACTIONS,
     ) -> None:
         """`durable`: the subscription outlives the link unless that is closed. `selector`: only matching messages are
         delivered. `shared`: other messages stay for other consumers (queues), else they are skipped (topics, browsing).
-        `forget` is called before a stolen link is detached, or a subscription could not be stored.
+        `forget` is called before a link is detached, or a subscription could not be stored. `transactions`: those of
+        the connection, by txn-id.
         """
         self.name = name
         self.user = user
@@ -87,6 +96,9 @@ class OutgoingLink(Consumer):
         self._tag = 0
         self._ending = False
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
+        self._transactions = transactions
+        self._retirements: LinkRetirements | None = None
+        """Deliveries that are part of transactions; made for the first one."""
 
     # --- from the router ----------------------------------------------------------------------------------------
 
@@ -98,7 +110,7 @@ class OutgoingLink(Consumer):
     @property
     def unsettled(self) -> int:
         """Number of messages that the peer has not settled."""
-        return len(self._outstanding)
+        return len(self._outstanding) + (len(self._retirements) if self._retirements is not None else 0)
 
     @property
     def delivered(self) -> int:
@@ -123,10 +135,7 @@ class OutgoingLink(Consumer):
 
     def stolen(self) -> bool:
         """Detach: the same device has attached again (link stealing, section 2.6.1)."""
-        self._forget(self._link)
-        self._engine.detach(self._link, closed=False, condition=STOLEN)
-        self._driver.flush_soon()
-        self.ended(closed=False)
+        self._detach(STOLEN, closed=False)
         return True
 
     def abort(self) -> None:
@@ -194,6 +203,8 @@ class OutgoingLink(Consumer):
         for tag in tags:
             subscription, position = take(tag, _NOTHING)
             if subscription is None or position < 0:
+                if self._retirements is not None:
+                    self._retirements.settled(tag)
                 continue
             if subscription is current and position == last + 1:
                 last = position
@@ -212,11 +223,17 @@ class OutgoingLink(Consumer):
         outcome = DeliveryOutcome.ACCEPTED
         first = last = 0
         take = self._outstanding.pop
+        transactional: list[tuple[int, TransactionalState, bool]] = []
         for tag, state, settled, detail in items:
+            if state is _TRANSACTIONAL and isinstance(detail, TransactionalState):
+                transactional.append((tag, detail, settled))
+                continue
             if not settled:
                 self._engine.settle_sent(self._link, tag)
             subscription, position = take(tag, _NOTHING)
             if subscription is None or position < 0:
+                if self._retirements is not None:
+                    self._retirements.settled(tag)
                 continue
             if detail is not None:
                 self._explain(subscription, position, detail)
@@ -230,6 +247,20 @@ class OutgoingLink(Consumer):
             current, outcome, first, last = subscription, answer, position, position
         if current is not None:
             current.settle(self, first, last, outcome)
+        if transactional:
+            self._retire(transactional)
+
+    def _retire(self, deliveries: Sequence[tuple[int, TransactionalState, bool]]) -> None:
+        """Retire deliveries in transactions: tag, state, and whether the peer has settled it."""
+        if self._retirements is None:
+            from edge.broker.amqp.transactional import LinkRetirements  # noqa: PLC0415 - few clients have transactions
+
+            self._retirements = LinkRetirements(
+                self, self._engine, self._link, self._driver, self._transactions, self._outstanding, self._detach
+            )
+        now_s = self._router.now_s()
+        for tag, state, settled in deliveries:
+            self._retirements.add(tag, state, now_s, settled=settled)
 
     def ended(self, *, closed: bool, lost: bool = False) -> None:
         """Return unsettled messages of an ended link.
@@ -242,6 +273,8 @@ class OutgoingLink(Consumer):
         if lost:
             self._settle_lost()
         self._outstanding.clear()
+        if self._retirements is not None:
+            self._retirements.end()
         subscription, self._subscription = self._subscription, None
         deleted = None
         if subscription is not None:
@@ -255,18 +288,25 @@ class OutgoingLink(Consumer):
 
     # --- inside -------------------------------------------------------------------------------------------------
 
+    def _detach(self, condition: Condition, *, closed: bool = True) -> None:
+        """Detach with an error. A durable subscription stays."""
+        self._forget(self._link)
+        self._engine.detach(self._link, closed=closed, condition=condition)
+        self._driver.flush_soon()
+        self.ended(closed=False)
+
     def _settle_lost(self) -> None:
         """Settle all unsettled messages as lost: one of them may have crashed the consumer."""
         self._settle_all([tag for tag, (of, _) in self._outstanding.items() if isinstance(of, LogSubscription)], _LOST)
 
-    def _explain(self, subscription: Subscription, position: int, detail: Condition | bytes) -> None:
+    def _explain(self, subscription: Subscription, position: int, detail: Detail) -> None:
         """Pass annotations or error of an outcome to the message, or to its sender."""
         if isinstance(detail, bytes):
             if isinstance(subscription, LogSubscription):
                 subscription.annotate(self, position, detail)
             elif isinstance(subscription, AnycastGroup):
                 subscription.explain(self, position, Explanation(annotations=detail))
-        elif isinstance(subscription, AnycastGroup):
+        elif isinstance(subscription, AnycastGroup) and isinstance(detail, Condition):
             subscription.explain(self, position, Explanation(detail.name, detail.description))
 
     def _answer_close(self, why: Refusal | None) -> None:

@@ -33,7 +33,6 @@ from edge.broker.amqp.links import SessionLinks
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.peer import NOT_AUTHORIZED, AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
-from edge.broker.amqp.services import ServiceLink
 from edge.broker.amqp.will import will_of
 from edge.broker.model.authorization import Ended
 from edge.broker.model.refusals import RefusalCause, RefusalJournal
@@ -50,7 +49,6 @@ CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS", SOLE_CONNECTION)
 """Capabilities that our open offers; JMS clients use only these."""
 DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
 """Capability of a router that takes messages with a delivery time."""
-_RECEIVERS: Final = (IncomingLink, ServiceLink)
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """Property of an open that is followed by a close."""
 _CONNECTION_LIMIT: Final = Condition("amqp:resource-limit-exceeded", "connection limit of the user or address reached")
@@ -168,7 +166,7 @@ class AmqpSession:
         for event in events:
             if isinstance(event, Transfers):
                 owner = event.link.context
-                if isinstance(owner, _RECEIVERS) and not self._peer.closing:
+                if owner is not None and not self._peer.closing:
                     owner.received(event)
                     if self._lane is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
                         self._lane.learn(owner)

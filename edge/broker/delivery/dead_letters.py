@@ -148,17 +148,31 @@ class DeadLetters(Origin):
 
     def discard(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> None:
         """Drop the messages of a stored run; `owner.given_up` is called, at once or with a commit."""
-        policy, run = owner.policy, stored.run
-        for listener in self.listeners:
-            listener(run, reason)
-        address = policy.expiry if reason is LossReason.EXPIRED else policy.deadletter
-        if address is not None and address != run.address:
+        address = self._report(owner, stored.run, reason)
+        if address is not None:
             self._send(owner, stored, reason, address)
             return
-        self._log(owner, run, reason)
-        last = stored.position + len(run.bodies) - 1
+        last = stored.position + len(stored.run.bodies) - 1
         self._cursors.discard(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
         owner.given_up(stored.position, last)
+
+    def letters(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> tuple[list[Run], Loss]:
+        """Return the dead letters of messages that a caller drops in a commit of its own (none without an address), and
+        their entry in the ledger."""
+        address = self._report(owner, stored.run, reason)
+        if address is None:
+            return [], self._loss(owner, stored, reason.value)
+        return dead_letter_runs(stored, address, reason), self._loss(owner, stored, DEAD_LETTERED + reason.value)
+
+    def _report(self, owner: DeadLetterOwner, run: Run, reason: LossReason) -> str | None:
+        """Report a run that is dropped. Return its dead letter address; None if it only gets an entry in the ledger."""
+        for listener in self.listeners:
+            listener(run, reason)
+        address = owner.policy.expiry if reason is LossReason.EXPIRED else owner.policy.deadletter
+        if address is not None and address != run.address:
+            return address
+        self._log(owner, run, reason)
+        return None
 
     def _send(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason, address: str) -> None:
         done = 0

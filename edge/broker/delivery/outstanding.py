@@ -59,6 +59,12 @@ class Outstanding:
             del self._by_consumer[consumer]
         return parts
 
+    def pass_on(self, giver: Consumer, taker: Consumer, position: int) -> None:
+        """Let a message that is outstanding to `giver` be outstanding to `taker`."""
+        for first, last in self.remove(giver, position, position):
+            self.add(taker, first, last)
+            self.delivered -= 1  # it is not delivered again
+
     def absent(self) -> list[Consumer]:
         """Return the consumers that left with unsettled deliveries."""
         return list(self._leaving or ())

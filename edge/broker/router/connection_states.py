@@ -88,6 +88,10 @@ class ConnectionStateRoute:
         """See `edge.broker.router.routes.Route`."""
         return Destination(AddressType.TOPIC.value, len(self._live))
 
+    def posting_targets(self, origin: Origin) -> None:
+        """Return None: states are not stored."""
+        return
+
     def targets(self, qos: int) -> None:
         """Return None: the sender has to be checked."""
         return

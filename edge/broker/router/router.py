@@ -9,7 +9,7 @@ no socket, and reads the time only through `clock_ns`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bridge.message import CLOCK_GOOD, Run, Stored
 from edge.broker.delivery import LogSubscription, WaitingPool
@@ -60,6 +60,9 @@ from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
+
+if TYPE_CHECKING:
+    from edge.broker.router.transactions.registry import Transactions
 
 __all__ = ["AddressError", "MessageCounts", "Router", "SubscribeOptions"]
 
@@ -146,6 +149,7 @@ class Router:
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self.scheduled = ScheduledMessages(store, self.clock, self.answers, self, now_s, supported=schedules)
+        self._transactions: Transactions | None = None
         self._participants: list[CommitParticipant] = [self.scheduled]
         self._configure_policies()
         self._made = routes = RoutesMade(self._forget_targets)
@@ -223,6 +227,16 @@ class Router:
     def time_of_day_ms(self) -> int | None:
         """Return milliseconds since 1970 (UTC); None while the clock is not known to be right."""
         return self.now_ns() // 1_000_000 if self._clock_good() else None
+
+    @property
+    def transactions(self) -> Transactions:
+        """Transactions of clients; made on first use."""
+        if self._transactions is None:
+            from edge.broker.router.transactions.registry import Transactions  # noqa: PLC0415 - few gateways have any
+
+            self._transactions = Transactions(self, self._store, self.now_s)
+            self.tick_listeners.add(self._transactions.tick)
+        return self._transactions
 
     def stamp(self) -> tuple[int, int]:
         """Return the time of reception of a run that arrives now, and its flags for the clock."""

@@ -34,6 +34,11 @@ class Route(Protocol):
         None if each run has to be checked."""
         return None
 
+    def posting_targets(self, origin: Origin) -> RouteTargets | Refusal | None:
+        """Return the targets of messages of a transaction, which are stored as QoS 1, or the refusal of all messages of
+        this origin; None if they cannot be part of a transaction."""
+        return None
+
     def destination(self, qos: int) -> Destination:
         """Return the destination of messages of this QoS, for a packet trace."""
         ...
@@ -71,6 +76,9 @@ class QueueRoute(Route):
 
     def targets(self, qos: int) -> RouteTargets | None:
         return RouteTargets((), LogSink(self.log, self.account), self.flow)
+
+    def posting_targets(self, origin: Origin) -> RouteTargets | Refusal | None:
+        return self.targets(1)
 
     def destination(self, qos: int) -> Destination:
         return Destination(AddressType.QUEUE.value, log=self.log)
@@ -131,6 +139,9 @@ class TopicRoute(Route):
         if self.log is None or self.account is None or not (qos or self._keeps_qos0):
             return RouteTargets(live, None, self.flow)
         return RouteTargets(live, LogSink(self.log, self.account), self.flow)
+
+    def posting_targets(self, origin: Origin) -> RouteTargets | Refusal | None:
+        return self.targets(1) or RouteTargets((), None, self.flow)
 
     def destination(self, qos: int) -> Destination:
         kept = self.log if qos or self._keeps_qos0 else None
@@ -196,6 +207,9 @@ class TemporaryRoute(Route):
         offer_live(self.flow, self._owner, origin, run)
         sink.answers.accept(origin, tokens)
 
+    def posting_targets(self, origin: Origin) -> RouteTargets | Refusal | None:
+        return RouteTargets(tuple(self._owner), None, self.flow)
+
     def destination(self, qos: int) -> Destination:
         return Destination(AddressType.TOPIC.value, len(self._owner))
 
@@ -216,6 +230,9 @@ class OwnRoute(Route):
         else:
             sink.answers.refuse(origin, tokens, Refusal.NOT_AUTHORIZED)
 
+    def posting_targets(self, origin: Origin) -> RouteTargets | Refusal | None:
+        return self._route.posting_targets(origin) if origin is self._owner else Refusal.NOT_AUTHORIZED
+
     def destination(self, qos: int) -> Destination:
         return self._route.destination(qos)
 
@@ -230,6 +247,9 @@ class RefusingRoute(Route):
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         sink.answers.refuse(origin, tokens, self._why)
+
+    def posting_targets(self, origin: Origin) -> RouteTargets | Refusal | None:
+        return self._why
 
     def destination(self, qos: int) -> Destination:
         return Destination("refused")

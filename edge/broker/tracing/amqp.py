@@ -24,7 +24,8 @@ NAMES: Final[Mapping[int, str]] = {
     CHALLENGE: "sasl-challenge", RESPONSE: "sasl-response", OUTCOME: "sasl-outcome",
 }  # fmt: skip
 _STATES: Final = {
-    0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified", 0x34: "transactional",
+    0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified", 0x33: "declared",
+    0x34: "transactional",
 }  # fmt: skip
 _SASL_CODES: Final = ("ok", "auth: credentials refused", "sys: error", "sys-perm: error", "sys-temp: try again later")
 _TRY_LATER: Final = 4

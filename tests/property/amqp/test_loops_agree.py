@@ -17,10 +17,13 @@ from tests.property.amqp.conversation import CONVERSATION, EDGES, feed
 from tests.support.examples import examples
 from tests.support.machines import take_all
 from tests.support.models.engine_loops import EngineLoopsModel
+from tests.unit.amqp.transacting import make_transactional
 from tests.unit.amqp.wire import NOW, Pipe
 
 SIZES = (0, 1, 95, 600, 70_000, SCRATCH_BYTES - 1, SCRATCH_BYTES, 4 * SCRATCH_BYTES + 1)
 STATES = [state for state in DeliveryState if state not in (DeliveryState.NONE, DeliveryState.RECEIVED)]
+NAMES = (b"", b"a", b"b")
+"""Identifiers of transactions."""
 numbers = st.integers(0, 30)
 steps = st.one_of(
     st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 6), st.sampled_from(SIZES), st.booleans()),
@@ -32,6 +35,15 @@ steps = st.one_of(
     st.tuples(st.just("detach"), st.integers(0, 1), st.booleans(), st.booleans()),
     st.tuples(st.just("carry"), st.booleans(), st.sampled_from([1 << 20, 5000, 63])),
 )
+
+posting_steps = st.one_of(
+    st.tuples(st.just("post"), st.integers(0, 1), st.sampled_from(NAMES), st.sampled_from(SIZES[:4]), st.booleans()),
+    st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 3), st.sampled_from(SIZES[:4]), st.booleans()),
+    st.tuples(st.just("settle"), st.integers(0, 1), st.lists(numbers, max_size=8), st.sampled_from(STATES)),
+    st.tuples(st.just("grant"), st.integers(0, 1), st.integers(1, 9), st.booleans()),
+    st.tuples(st.just("carry"), st.booleans(), st.sampled_from([1 << 20, 63])),
+)
+"""Steps with messages of transactions."""
 
 
 def plain(event: Event) -> Any:
@@ -58,6 +70,18 @@ class Script:
         engine, _, link, _ = self.ways[way]
         engine.send_all(link, self.tags[way], [bytes([65 + i]) * size for i in range(count)], settled=settled)
         self.tags[way] += count
+
+    def post(self, way: int, name: bytes, size: int, settled: bool) -> None:
+        """Send a message in a transaction."""
+        engine, _, link, _ = self.ways[way]
+        if link.closed:
+            return
+        tag = self.tags[way]
+        engine.send(link, tag, bytes(size))
+        self.tags[way] += 1
+        make_transactional(link, tag, name)
+        if settled:
+            engine.settle_sent(link, tag)
 
     def settle(self, way: int, deliveries: list[int], state: DeliveryState) -> None:
         _, engine, _, link = self.ways[way]
@@ -128,6 +152,12 @@ MODEL = EngineLoopsModel()
 @given(st.lists(steps, max_size=25))
 @settings(max_examples=100)  # as in every run: it is quick
 def test_commands_agree(script: list[Any]) -> None:
+    assert transcript(script, LOOPS) == transcript(script, EngineLoopsModel())
+
+
+@given(st.lists(posting_steps, max_size=25))
+@settings(max_examples=examples(50))
+def test_transactions_agree(script: list[Any]) -> None:
     assert transcript(script, LOOPS) == transcript(script, EngineLoopsModel())
 
 

@@ -16,9 +16,17 @@ from bridge.engine.loops import (
     Groups,
     Read,
     SendBuffer,
+    TransferBatch,
     detect_transfer,
 )
-from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
+from bridge.engine.proton import (
+    SCRATCH_BYTES,
+    address_of,
+    read_remote_state,
+    scratch,
+    transaction_of,
+    write_local_state,
+)
 from bridge.engine.states import DeliveryState, Detail
 from bridge.engine.transport import ProtonTransport
 from tests.support.models.sections import malformed_at, strip_header
@@ -111,7 +119,7 @@ class EngineLoopsModel(EngineLoops):
         is_settled, settle, advance = lib.pn_delivery_settled, lib.pn_delivery_settle, lib.pn_link_advance
         unsettled, begun = link._unsettled, link._deliveries.partial
         messages: list[bytes] = []
-        run_settled = None
+        kind: tuple[bool, bytes | None] | None = None
         number, taken, largest = link._delivery_next, 0, 0
         while delivery := current(pn):
             if partial(delivery):
@@ -131,9 +139,11 @@ class EngineLoopsModel(EngineLoops):
             message = b"".join((before, message)) if before else message
             largest = max(largest, len(message))
             settled = is_settled(delivery)
-            if settled is not run_settled:
-                run_settled, messages = settled, []
-                batches.append((settled, messages))
+            transactional = lib.pn_delivery_remote_state(delivery) == DeliveryState.TRANSACTIONAL
+            name = transaction_of(delivery) if transactional else None
+            if (settled, name) != kind:
+                kind, messages = (settled, name), []
+                batches.append(TransferBatch(settled, messages, name))
             messages.append(message)
             if settled:
                 settle(delivery)

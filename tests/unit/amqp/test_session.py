@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.amqp_values import DescribedValue, Symbol, Timestamp, Ulong, decode, encode
-from bridge.engine import Closed, Condition, DeliveryState, Detached, LinkFlow, PeerOpened, Terminus, TerminusKind
+from bridge.engine import Closed, Condition, DeliveryState, Detached, LinkFlow, PeerOpened, Terminus
 from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from edge.broker.amqp.arrivals import AnycastMessages
@@ -157,7 +157,6 @@ class TestAddresses:
             (target("topic/a::sub"), "amqp:invalid-field"),
             (target("x" * 20_000), "amqp:invalid-field"),
             (target("$management/#"), "amqp:invalid-field"),
-            (Terminus(kind=TerminusKind.COORDINATOR), "amqp:not-implemented"),
         ],
     )
     def test_invalid_sender_addresses_are_refused(self, wanted: Terminus, condition: str) -> None:
