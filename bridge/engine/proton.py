@@ -267,8 +267,11 @@ _ERROR = 0x1D
 
 
 def _read_outcome(value: Any) -> tuple[DeliveryState, Condition | bytes | None]:
-    """Return the outcome within a transactional state, with its detail. An unknown one counts as NONE."""
+    """Return the outcome within a transactional state, with the condition of `rejected`. An unknown one counts as NONE;
+    annotations are dropped."""
     if not isinstance(value, DescribedValue) or not isinstance(value.value, list):
+        return DeliveryState.NONE, None
+    if not isinstance(value.descriptor, int | str):
         return DeliveryState.NONE, None
     state, fields = _OUTCOMES.get(value.descriptor, DeliveryState.NONE), [*value.value, None, None, None]
     if state is DeliveryState.REJECTED and isinstance(fields[0], DescribedValue):
@@ -277,10 +280,9 @@ def _read_outcome(value: Any) -> tuple[DeliveryState, Condition | bytes | None]:
         return state, Condition(str(name), str(words or "")) if name else None
     if state is not DeliveryState.MODIFIED:
         return state, None
-    annotations = encode(fields[2]) if isinstance(fields[2], dict) and fields[2] else None
     if fields[1] is True:
-        return DeliveryState.MODIFIED_UNDELIVERABLE, annotations
-    return DeliveryState.MODIFIED_FAILED if fields[0] is True else DeliveryState.MODIFIED, annotations
+        return DeliveryState.MODIFIED_UNDELIVERABLE, None
+    return DeliveryState.MODIFIED_FAILED if fields[0] is True else DeliveryState.MODIFIED, None
 
 
 def _write_fields(delivery: Any, detail: Detail) -> None:

@@ -563,13 +563,16 @@ TRANSACTIONS_PER_CONNECTION_MAX: Final = 100
 TRANSACTIONS_MAX: Final = 1_000
 """Open transactions of a space: ten connections with all they may have. An empty one takes 1 KiB."""
 
-TRANSACTION_BYTES_MAX: Final = 20 * MIB
-"""Memory of one transaction: one of the largest messages, and 4 MiB of small ones. Its commit takes a second on a
-card."""
+TRANSACTION_MORE_BYTES: Final = 2 * MIB
+"""Memory of one transaction beyond one of the largest messages (`Limits.packet_bytes_max`): 18 MiB by default. It is
+less than a connection may hold, so a larger one is refused before its connection is closed."""
 
-TRANSACTIONS_BYTES_MAX: Final = 48 * MIB
-"""Memory of all transactions of a space: two of the largest, and small ones. It counts in the accounts of their
-connections too."""
+TRANSACTIONS_SHARE: Final = 6
+"""Divisor of `Limits.memory_bytes_max` for all transactions of a space: 42 MiB by default. They count in the accounts
+of their connections too."""
+
+TRANSACTIONS_USER_SHARE: Final = 2
+"""Divisor of both limits of a space, of number and of memory, for one user."""
 
 TRANSACTION_IDLE_S: Final = 300.0
 """Seconds without a change after which a transaction that holds messages or deliveries is rolled back. A client that
@@ -580,7 +583,7 @@ POSTED_MESSAGE_BYTES: Final = 600
 """Memory of a posted message besides its content."""
 
 RETIRED_DELIVERY_BYTES: Final = 400
-"""Memory of a retired delivery. 20 MiB are 52 000 of them."""
+"""Memory of a retired delivery. 18 MiB are 47 000 of them."""
 
 SENDER_CREDIT: Final = 1_000
 """AMQP messages that a sender may have under way to a stored address: enough to fill a commit, few enough to hold."""

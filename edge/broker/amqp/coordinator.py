@@ -13,7 +13,8 @@ from edge.broker.amqp.addressing import AttachRefused
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.amqp.transactional import UNKNOWN_ID, discharge_condition
 from edge.broker.limits import SERVICE_CREDIT, TRANSACTIONS_PER_CONNECTION_MAX
-from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.interfaces import DeliveryOutcome, Origin, Refusal
+from edge.broker.model.isolation import call_isolated
 from edge.broker.router.router import Router
 from edge.broker.router.transactions.changes import TransactionFault, TransactionRefused
 from edge.broker.router.transactions.transaction import Transaction
@@ -38,11 +39,13 @@ class CoordinatorLink(Origin):
         transactions: MutableMapping[bytes, Transaction],
         *,
         name: str,
+        user: str,
         detach: Callable[[Link, Condition], None],
     ) -> None:
         """`transactions`: those of the connection by txn-id, for its other links. `detach` ends this link with an
         error."""
         self.name = name
+        self.user = user
         self._engine = engine
         self._link = link
         self._router = router
@@ -52,6 +55,7 @@ class CoordinatorLink(Origin):
         self._own: dict[bytes, Transaction] = {}
         """Transactions that this link has declared and not discharged."""
         self._discharging = 0
+        self._ended = False
         self.delivered = 0
         """Requests since the attach."""
 
@@ -73,6 +77,8 @@ class CoordinatorLink(Origin):
             self._detach(self._link, Condition("amqp:not-allowed", text))
             return
         for number, message in zip(event.deliveries, event.messages, strict=True):
+            if self._ended:
+                return  # an earlier request of this read has ended the link
             try:
                 self._request(number, message)
             except DecodeError as error:
@@ -89,10 +95,13 @@ class CoordinatorLink(Origin):
             self._engine.grant(link, window - link.credit)
             self._driver.flush_soon()
 
-    def ended(self) -> None:
-        """Roll back all transactions that are not being committed (section 4.3)."""
+    def ended(self, *, lost: bool) -> None:
+        """Roll back all transactions that are not being committed (section 4.3). `lost`: the connection broke, or the
+        peer ended it or the link with an error, so that deliveries count as attempts only where the address says so."""
+        self._ended = True
         while self._own:
-            self._forget(next(iter(self._own))).roll_back()
+            outcome = DeliveryOutcome.LOST if lost else DeliveryOutcome.MODIFIED_FAILED
+            call_isolated("a transaction", self._forget(next(iter(self._own))).roll_back, outcome)
 
     def abort(self) -> None:
         self._driver.abort()
@@ -116,7 +125,7 @@ class CoordinatorLink(Origin):
         elif request.descriptor in _DISCHARGE:
             self._discharge(number, fields[0], failed=fields[1] is True)
         else:
-            raise AttachRefused("amqp:not-implemented", f"{request.descriptor!r} is neither declare nor discharge")
+            raise AttachRefused("amqp:not-implemented", "the request is neither declare nor discharge")
 
     def _declare(self, number: int) -> None:
         if len(self._transactions) >= TRANSACTIONS_PER_CONNECTION_MAX:

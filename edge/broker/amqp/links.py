@@ -145,10 +145,13 @@ class SessionLinks:
         attachment = self._forget(link)
         if attachment is None:
             return
-        if isinstance(attachment.owner, OutgoingLink):
-            attachment.owner.ended(closed=closed, lost=lost)
+        owner = attachment.owner
+        if isinstance(owner, OutgoingLink):
+            owner.ended(closed=closed, lost=lost)
+        elif isinstance(owner, IncomingLink | ServiceLink):
+            owner.ended()
         else:
-            attachment.owner.ended()
+            owner.ended(lost=lost)
 
     def stop_sending(self) -> None:
         """Stop sending at once, before our close has reached the peer."""
@@ -237,6 +240,7 @@ class SessionLinks:
             self._driver,
             self._transactions,
             name=peer.name,
+            user=peer.user,
             detach=self._detach,
         )
         self._add(link, LinkAttachment(coordinator, COORDINATOR))

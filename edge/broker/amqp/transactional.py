@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, DeliveryState, Detail, Engine, Link, TransactionalState
@@ -54,12 +54,19 @@ def hold_message(
     return DeliveryState.TRANSACTIONAL, TransactionalState(name, DeliveryState.REJECTED, condition)
 
 
+class UnsettledDelivery(NamedTuple):
+    """A retired delivery that the client has not settled, with the state that it sent."""
+
+    retirement: Retirement
+    state: TransactionalState
+
+
 class LinkRetirements:
     """Deliveries of one receiving link that transactions retire."""
 
     __slots__ = (
-        "_consumer", "_detach", "_driver", "_ended", "_engine", "_link", "_outstanding", "_transactions", "_unsettled",
-        "_unstored",
+        "_consumer", "_detach", "_driver", "_ended", "_engine", "_in_no_log", "_link", "_outstanding", "_transactions",
+        "_unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -81,19 +88,22 @@ class LinkRetirements:
         self._transactions = transactions
         self._outstanding = outstanding
         self._detach = detach
-        self._unsettled: dict[int, Retirement] = {}
+        self._unsettled: dict[int, UnsettledDelivery] = {}
         """Retired deliveries that the client has not settled, by tag."""
-        self._unstored: set[Transaction] = set()
-        """Transactions with deliveries that end with the link, because no log stores them."""
+        self._in_no_log: set[Transaction] = set()
+        """Transactions with deliveries that end with the link, because no log has them."""
         self._ended = False
 
     def __len__(self) -> int:
         return len(self._unsettled)
 
     def add(self, tag: int, state: TransactionalState, now_s: float, *, settled: bool) -> None:
-        """Retire one delivery. Detach the link if there is no such transaction."""
-        if tag in self._unsettled:
-            if settled:
+        """Retire one delivery. Detach the link if it is not possible."""
+        held = self._unsettled.get(tag)
+        if held is not None:
+            if held.state[:2] != state[:2]:
+                self._detach(Condition("amqp:not-allowed", "the delivery has another state in a transaction already"))
+            elif settled:
                 self.settled(tag)
             return
         if self._ended or (state.outcome is DeliveryState.NONE and not settled):
@@ -103,35 +113,37 @@ class LinkRetirements:
             self._detach(_unknown(state.transaction))
             return
         subscription, position = self._outstanding.get(tag, (None, -1))
-        if subscription is None:
-            if not settled:
-                self._engine.settle_sent(self._link, tag)  # a live message: nothing keeps it
-            return
+        logged = isinstance(subscription, LogSubscription)
         if isinstance(subscription, LogSubscription) and subscription.watcher is not None:
             self._detach(Condition("amqp:not-implemented", "a command cannot be settled in a transaction"))
             return
-        del self._outstanding[tag]
+        self._outstanding.pop(tag, None)
         outcome = _OUTCOMES.get(state.outcome, DeliveryOutcome.RELEASED)
-        retirement = Retirement(self, self._consumer, tag, subscription, position, outcome, settled=settled)
+        if subscription is not None:
+            retirement = Retirement(self, self._consumer, tag, subscription, position, outcome, settled=settled)
+            if not settled:
+                self._unsettled[tag] = UnsettledDelivery(retirement, state)
+            if transaction.retire(retirement, now_s):
+                if not logged:
+                    self._in_no_log = {each for each in self._in_no_log if each.takes_changes} | {transaction}
+                return
+            self._unsettled.pop(tag, None)
         if not settled:
-            self._unsettled[tag] = retirement
-        if not isinstance(subscription, LogSubscription):
-            self._unstored.add(transaction)
-        transaction.retire(retirement, now_s)
+            self._engine.settle_sent(self._link, tag)  # nothing keeps the message, or another consumer has it
 
     def settled(self, tag: int) -> None:
         """Note that the client has settled a retired delivery."""
-        retirement = self._unsettled.pop(tag, None)
-        if retirement is not None:
-            retirement.settled = True
+        held = self._unsettled.pop(tag, None)
+        if held is not None:
+            held.retirement.settled = True
 
     def end(self) -> None:
         """Note the end of the link: its transactions go on, unless they need its deliveries."""
         self._ended = True
         self._unsettled.clear()
-        for transaction in self._unstored:
+        for transaction in self._in_no_log:
             transaction.fail(TransactionFault.RECEIVER_LEFT)
-        self._unstored.clear()
+        self._in_no_log.clear()
 
     # --- from transactions (`edge.broker.router.transactions.changes.RetiringClient`) -------------------------------
 

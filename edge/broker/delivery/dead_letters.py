@@ -148,7 +148,8 @@ class DeadLetters(Origin):
 
     def discard(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> None:
         """Drop the messages of a stored run; `owner.given_up` is called, at once or with a commit."""
-        address = self._report(owner, stored.run, reason)
+        self.report(owner, stored.run, reason)
+        address = _address(owner, stored.run, reason)
         if address is not None:
             self._send(owner, stored, reason, address)
             return
@@ -158,21 +159,18 @@ class DeadLetters(Origin):
 
     def letters(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> tuple[list[Run], Loss]:
         """Return the dead letters of messages that a caller drops in a commit of its own (none without an address), and
-        their entry in the ledger."""
-        address = self._report(owner, stored.run, reason)
+        their entry in the ledger. It calls `report` after that commit."""
+        address = _address(owner, stored.run, reason)
         if address is None:
             return [], self._loss(owner, stored, reason.value)
         return dead_letter_runs(stored, address, reason), self._loss(owner, stored, DEAD_LETTERED + reason.value)
 
-    def _report(self, owner: DeadLetterOwner, run: Run, reason: LossReason) -> str | None:
-        """Report a run that is dropped. Return its dead letter address; None if it only gets an entry in the ledger."""
+    def report(self, owner: DeadLetterOwner, run: Run, reason: LossReason) -> None:
+        """Notify the listeners of a run that is dropped, and log it if it gets no dead letter."""
         for listener in self.listeners:
             listener(run, reason)
-        address = owner.policy.expiry if reason is LossReason.EXPIRED else owner.policy.deadletter
-        if address is not None and address != run.address:
-            return address
-        self._log(owner, run, reason)
-        return None
+        if _address(owner, run, reason) is None:
+            self._log(owner, run, reason)
 
     def _send(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason, address: str) -> None:
         done = 0
@@ -234,6 +232,12 @@ class DeadLetters(Origin):
         for token in tokens:
             owner, position, reason, _ = self._under_way.pop(token)
             owner.retry_discard(position, position, reason)
+
+
+def _address(owner: DeadLetterOwner, run: Run, reason: LossReason) -> str | None:
+    """Return the address for the dead letter of a run; None if it only gets an entry in the ledger."""
+    address = owner.policy.expiry if reason is LossReason.EXPIRED else owner.policy.deadletter
+    return None if address == run.address else address
 
 
 def ends_in_doubt(run: Run, expired: bool | None) -> bool:

@@ -59,11 +59,13 @@ class Outstanding:
             del self._by_consumer[consumer]
         return parts
 
-    def pass_on(self, giver: Consumer, taker: Consumer, position: int) -> None:
-        """Let a message that is outstanding to `giver` be outstanding to `taker`."""
-        for first, last in self.remove(giver, position, position):
+    def pass_on(self, giver: Consumer, taker: Consumer, position: int) -> bool:
+        """Let a message that is outstanding to `giver` be outstanding to `taker`. Return False if it is not."""
+        found = self.remove(giver, position, position)
+        for first, last in found:
             self.add(taker, first, last)
             self.delivered -= 1  # it is not delivered again
+        return bool(found)
 
     def absent(self) -> list[Consumer]:
         """Return the consumers that left with unsettled deliveries."""

@@ -150,6 +150,7 @@ class Router:
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self.scheduled = ScheduledMessages(store, self.clock, self.answers, self, now_s, supported=schedules)
         self._transactions: Transactions | None = None
+        self._limits = limits or Limits()
         self._participants: list[CommitParticipant] = [self.scheduled]
         self._configure_policies()
         self._made = routes = RoutesMade(self._forget_targets)
@@ -234,7 +235,7 @@ class Router:
         if self._transactions is None:
             from edge.broker.router.transactions.registry import Transactions  # noqa: PLC0415 - few gateways have any
 
-            self._transactions = Transactions(self, self._store, self.now_s)
+            self._transactions = Transactions(self, self._store, self._limits, self.now_s)
             self.tick_listeners.add(self._transactions.tick)
         return self._transactions
 

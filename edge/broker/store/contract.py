@@ -108,7 +108,8 @@ class MessageLogs(Protocol):
         ...
 
     def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
-        """Add several runs to a log that is not kept in memory; see `append`. `size`: bytes of their bodies."""
+        """Add several runs to a log that is not kept in memory; see `append`. `size`: bytes of their bodies. Raises
+        StoreError as `append`."""
         ...
 
     def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
@@ -442,7 +443,9 @@ class StoreCommits(Protocol):
         The open group is not sealed inside. If the block raises, its appended messages (`MessageLogs.append`), bound
         acknowledgements (`Cursors.discard` with `if_kept`) and removals (`Retention.evict`, `thin`) leave the group
         again. If the commit fails, all of them are discarded. A crash leaves all of them or none. Other changes stay
-        when the block raises, and join the next group when the commit fails. Raises RuntimeError in another block.
+        when the block raises, and join the next group when the commit fails. A log in memory takes nothing inside. The
+        ticket of a block that changed nothing is decided with the next commit, whenever that is. Raises RuntimeError in
+        another block.
         """
         ...
 

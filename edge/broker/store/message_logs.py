@@ -103,6 +103,8 @@ class StoreLogs:
             ):
                 check_text("address", run.address)
                 check_text("device", run.device)
+        if self._gatherer.together and self.in_memory(log):
+            raise StoreError("a log in memory is in no commit")
         return self._gatherer.append_all(log, runs, size)
 
     def read(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -14,7 +15,9 @@ from edge.broker import limits
 from edge.broker.amqp.coordinator import CAPABILITIES
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.router.transactions import registry, transaction
+from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.router.transactions import registry
+from edge.broker.router.transactions.changes import TransactionRefused
 from edge.broker.store.errors import StoreFull
 from tests.unit.amqp.broker import Site, received_payloads, send_texts
 from tests.unit.amqp.transacting import DECLARE, DISCHARGE, Controller, make_transactional, request
@@ -32,6 +35,19 @@ def attempts_of(message: bytes) -> int:
     """Return the delivery-count in the header of a message."""
     fields = decode(message, 3)[0] if message[:3] == b"\x00\x53\x70" else []
     return fields[4] if len(fields) > 4 else 0
+
+
+class Party(Origin):
+    """Controller of a user."""
+
+    def __init__(self, user: str) -> None:
+        self.name = self.user = user
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        """Do nothing."""
 
 
 class Bench:
@@ -147,6 +163,16 @@ class TestCoordinator:
         (detached,) = of_kind(client.events, Detached)
         assert detached.condition.name == UNKNOWN
 
+    def test_requests_behind_one_that_ends_the_link_are_not_processed(self) -> None:
+        """All come in one read."""
+        site = Site()
+        client = site.client("strict")
+        link = client.sender(COORDINATOR, "control", source=source("c", outcomes=("amqp:accepted:list",)))
+        client.engine.send_all(link, 0, [message(b"bad"), request(DECLARE, None), request(DECLARE, None)])
+        site.settle_down()
+        assert len(of_kind(client.events, Detached)) == 1
+        assert len(site.router.transactions) == 0
+
     def test_only_its_own_link_discharges_a_transaction(self) -> None:
         bench = Bench("a")
         name = bench.control.declare()
@@ -240,6 +266,18 @@ class TestPosting:
         assert bench.control.discharge(name) is None
         assert bench.out == received_payloads(bench.other, durable) == [b"1"]
 
+    def test_the_time_to_live_counts_from_the_posting(self) -> None:
+        bench = Bench()
+        name = bench.control.declare()
+        for tag, ttl_ms in ((1, 1_000), (2, 60_000)):
+            header = b"\x00\x53\x70\xc0\x08\x03\x40\x40\x70" + ttl_ms.to_bytes(4, "big")
+            bench.client.engine.send(bench.sender, tag, header + message(b"%d" % ttl_ms))
+            make_transactional(bench.sender, tag, name)
+        bench.site.settle_down()
+        bench.site.now_ns += 2 * 10**9
+        assert bench.control.discharge(name) is None
+        assert bench.out == [b"60000"]
+
     def test_a_topic_without_subscribers_is_no_error(self) -> None:
         bench = Bench(address="topic/t")
         link = bench.client.sender("topic/nobody", "nobody")
@@ -294,6 +332,7 @@ class TestRetirement:
         assert (bench.left(), bench.out) == (1, [])
         assert bench.control.discharge(name) is None
         assert (bench.left(), bench.out) == (0, [b"b"])
+        assert bench.site.router.transactions.bytes == bench.client.server._owned_bytes == 0
         queue = bench.site.router.queues["queue/in"]
         assert (queue.outstanding, queue.deliveries._by_consumer.keys() - set(queue.group.consumers)) == (0, set())
 
@@ -418,6 +457,56 @@ class TestRetirement:
         assert bench.received == [b"a", b"a"]
         assert bench.left() == 1
 
+    def test_a_rejected_message_waits_for_room_at_its_dead_letter_address(self) -> None:
+        bench = Bench()
+        rules = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("dead", AddressType.DEADLETTER)]
+        policies = {"queue/#": AddressPolicy(deadletter="dead"), "dead": AddressPolicy(quota_bytes=1)}
+        bench.site.router.reconfigure(AddressTable(rules), policies)
+        send_texts(bench.other, bench.other.sender("queue/in", "feed 2"), "bad")
+        bench.site.settle_down()
+        name = bench.control.declare()
+        bench.retire(name, DeliveryState.REJECTED)
+        bench.post(b"b", name)
+        assert bench.control.discharge(name) is None
+        assert (bench.out, bench.left(), bench.received) == ([b"b"], 1, [b"bad"])
+        bench.site.router.reconfigure(AddressTable(rules), {"queue/#": AddressPolicy(deadletter="dead")})
+        bench.site.router.tick()
+        bench.site.settle_down()
+        assert received_payloads(bench.other, bench.other.receiver("dead", "dead")) == [b"bad"]
+        assert bench.left() == 0
+
+    def test_a_deleted_subscription_does_not_hold_up_the_discharge(self) -> None:
+        bench = Bench()
+        durable = bench.client.receiver(source("topic/t", durability=2, expiry="never"), "durable")
+        send_texts(bench.other, bench.other.sender("topic/t", "feed 2"), "a")
+        bench.site.settle_down()
+        name = bench.control.declare()
+        bench.control.retire(durable, bench.client.deliveries(durable), name)
+        bench.client.engine.detach(durable)
+        bench.site.settle_down()
+        assert bench.control.discharge(name) is None
+
+    def test_a_delivery_that_the_consumer_lost_is_not_acknowledged(self) -> None:
+        bench = Bench("a")
+        queue = bench.site.router.queues["queue/in"]
+        consumer = queue.group.consumers[0]
+        for first, last in queue.deliveries.drop(consumer):
+            queue.requeue(first, last)
+        name = bench.control.declare()
+        bench.retire(name)
+        assert bench.control.discharge(name) is None
+        assert bench.left() == 1
+
+    def test_another_state_for_a_delivery_ends_the_link(self) -> None:
+        bench = Bench("a")
+        (number,) = bench.client.deliveries(bench.receiver)
+        one, two = bench.control.declare(), bench.control.declare()
+        bench.control.retire_unsettled(bench.receiver, number, one)
+        bench.control.retire(bench.receiver, [number], two)
+        bench.site.settle_down()
+        (detached,) = of_kind(bench.client.events, Detached)
+        assert detached.condition.name == "amqp:not-allowed"
+
     def test_an_anycast_sender_gets_its_answer_with_the_commit(self) -> None:
         bench = Bench()
         receiver = bench.client.receiver("anycast/a", "any")
@@ -449,7 +538,6 @@ class TestRollback:
         bench.site.settle_down()
         others = bench.other.receiver("queue/in", "others")
         assert (received_payloads(bench.other, others), bench.out) == ([b"a"], [])
-        assert attempts_of(bench.other.received(others)[0]) == 1
         assert (len(bench.site.router.transactions), bench.site.router.transactions.bytes) == (0, 0)
 
     def test_the_end_of_the_control_link_rolls_back(self) -> None:
@@ -491,6 +579,33 @@ class TestRollback:
         bench.retire(name)
         assert bench.control.discharge(name) is None
         assert bench.left() == 0
+
+    @pytest.mark.parametrize("counts", [False, True])
+    def test_a_lost_link_counts_where_the_address_says_so(self, counts: bool) -> None:
+        bench = Bench()
+        policy = AddressPolicy(redelivery=Redelivery(count_on_link_loss=counts))
+        bench.site.router.reconfigure(AddressTable([AddressRule("queue/#", AddressType.QUEUE)]), {"queue/#": policy})
+        send_texts(bench.other, bench.other.sender("queue/in", "feed 2"), "a")
+        bench.site.settle_down()
+        bench.retire(bench.control.declare())
+        bench.client.cut()
+        bench.site.clients.remove(bench.client)
+        bench.site.settle_down()
+        others = bench.other.receiver("queue/in", "others")
+        assert [attempts_of(each) for each in bench.other.received(others)] == [int(counts)]
+
+    def test_an_unexpected_error_of_the_commit_returns_the_deliveries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = Bench("a")
+        name = bench.control.declare()
+        bench.retire(name)
+        bench.post(b"b", name)
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.site.store.logs, "append", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                bench.control.ask(request(DISCHARGE, name, False))
+        bench.site.settle_down()
+        assert (bench.received, bench.left(), bench.out) == ([b"a", b"a"], 1, [])
+        assert (len(bench.site.router.transactions), bench.site.router.transactions.bytes) == (0, 0)
 
     def test_a_full_quota_rolls_back_all(self) -> None:
         bench = Bench("a")
@@ -604,12 +719,29 @@ class TestLimits:
         assert answer is not None
         assert condition_of(answer[1]) == "amqp:resource-limit-exceeded"
 
-    @pytest.mark.parametrize(
-        ("module", "name"), [(transaction, "TRANSACTION_BYTES_MAX"), (registry, "TRANSACTIONS_BYTES_MAX")]
-    )
-    def test_memory_of_posted_messages(self, monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
-        monkeypatch.setattr(module, name, limits.POSTED_MESSAGE_BYTES + limits.RETIRED_DELIVERY_BYTES + 600)
+    def test_transactions_of_a_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(registry, "TRANSACTIONS_MAX", 4)
+        transactions = Site().router.transactions
+        one, other = Party("one"), Party("other")
+        open_ones = [transactions.declare(one, int) for _ in range(2)]
+        with pytest.raises(TransactionRefused):
+            transactions.declare(one, int)
+        transactions.declare(other, int)
+        open_ones[0].roll_back()
+        transactions.declare(one, int)
+
+    def test_one_transaction_fits_into_what_a_connection_may_hold(self) -> None:
+        for mib in (1, 2, 4, 6, 16, 64):
+            some = limits.Limits(packet_bytes_max=mib << 20, memory_bytes_max=64 * (mib << 20))
+            most = max(limits.PACKETS_HELD_MAX * some.packet_bytes_max, limits.LINKS_HELD_BYTES_MAX)
+            site = Site()
+            each = registry.Transactions(site.router, site.store, some, site.router.now_s).bytes_each_max
+            assert some.packet_bytes_max < each < most
+
+    @pytest.mark.parametrize("name", ["bytes_each_max", "bytes_max"])
+    def test_memory_of_posted_messages(self, name: str) -> None:
         bench = Bench("a")
+        setattr(bench.site.router.transactions, name, limits.POSTED_MESSAGE_BYTES + limits.RETIRED_DELIVERY_BYTES + 600)
         txn_id = bench.control.declare()
         bench.retire(txn_id)
         bench.post(b"x" * 500, txn_id)
@@ -621,9 +753,9 @@ class TestLimits:
         assert bench.client.server._owned_bytes == 0
         assert (bench.left(), bench.out) == (1, [])
 
-    def test_memory_of_retired_deliveries(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(transaction, "TRANSACTION_BYTES_MAX", 2 * limits.RETIRED_DELIVERY_BYTES)
+    def test_memory_of_retired_deliveries(self) -> None:
         bench = Bench("a", "b", "c")
+        bench.site.router.transactions.bytes_each_max = 2 * limits.RETIRED_DELIVERY_BYTES
         name = bench.control.declare()
         for place in range(3):
             bench.retire(name, place=place)

@@ -85,7 +85,7 @@ class DeliveryHolder(Consumer):
     leaves."""
 
     __slots__ = ()
-    name = "a transaction"
+    name = "transaction"
 
     @property
     def credit(self) -> int:

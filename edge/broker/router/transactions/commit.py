@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from bridge.message import RETAIN, Stored
+from bridge.message import RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.dead_letters import DeadLetters, LossReason
+from edge.broker.delivery.dead_letters import DeadLetterOwner, DeadLetters, LossReason
 from edge.broker.model.interfaces import DeliveryOutcome, MessageCounts, Origin, Refusal
 from edge.broker.model.ranges import Ranges
 from edge.broker.retention.quotas import Quotas
@@ -18,7 +18,6 @@ from edge.broker.router.routes import admitted, offer_live
 from edge.broker.router.transactions.changes import Posting, Retirement, TransactionFault, TransactionRefused
 from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
-from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
 READ_BYTES: Final = 1
@@ -46,8 +45,10 @@ class JoinedChanges(NamedTuple):
 
     ticket: Ticket | None
     """Their commit; None: nothing is stored."""
-    posted: Sequence[Posting]
+    posted: list[Posting]
     """Messages, with dead letters of rejected deliveries."""
+    dropped: list[tuple[DeadLetterOwner, Run]]
+    """Messages of rejected deliveries, with their subscription."""
 
 
 class TransactionCommits:
@@ -65,14 +66,15 @@ class TransactionCommits:
         route = routes.made.get(address) or routes.make(address, posting.origin.user)
         found = route.posting_targets(posting.origin)
         if isinstance(found, Refusal):
-            raise TransactionRefused(TransactionFault.REFUSED, f"{address!r}: {found.value}", found)
+            raise TransactionRefused(TransactionFault.REFUSED, f"{address[:200]!r}: {found.value}", found)
         if found is None or (found.log is not None and self._store.logs.in_memory(found.log.log)):
-            text = f"{address!r} cannot be part of a transaction: use a queue or a topic that is kept on disk"
+            text = f"{address[:200]!r} cannot be part of a transaction: use a queue or a topic that is kept on disk"
             raise TransactionRefused(TransactionFault.UNSUPPORTED, text)
         return found
 
     def check(self, posting: Posting) -> None:
-        """Refuse a message early that the commit would refuse. Raises TransactionRefused."""
+        """Stamp a message that arrives now. Raises TransactionRefused if the commit would refuse it."""
+        self._stamp(posting.run)
         log = self.targets(posting).log
         if log is not None and log.account.limited and log.account.full:
             raise _full(posting)
@@ -87,23 +89,24 @@ class TransactionCommits:
     def join(self, postings: Sequence[Posting], retirements: Sequence[Retirement]) -> JoinedChanges:
         """Add all changes to the open group, or none of them. Raises TransactionRefused or StoreError."""
         stored = False
-        posted: list[Posting] = []
+        joined = JoinedChanges(None, [], [])
         try:
             with self._store.commits.together() as ticket:
                 for each in retirements:
                     if each.stored is not None and isinstance(each.subscription, LogSubscription):
-                        stored = True
-                        self._reject(each.subscription, each.stored, posted)
-                stored = self._acknowledge(retirements) or stored
+                        stored = self._reject(each, each.subscription.dead_lettering, joined) or stored
+                stored = self._acknowledge(retirements, ticket) or stored
                 for posting in postings:
-                    stored = self._post(posting, posted) or stored
-        except (TransactionRefused, StoreError):
+                    stored = self._post(posting) or stored
+                    joined.posted.append(posting)
+        except Exception:
             self._router.quotas.commit_failed()
             self._router.quotas.tick()  # room of undone messages is free again
             raise
-        if stored:
-            self._router.flush_soon()
-        return JoinedChanges(ticket if stored else None, posted)
+        if not stored:
+            return joined
+        self._router.flush_soon()
+        return joined._replace(ticket=ticket)
 
     def await_commit(self, ticket: Ticket, party: Origin, notify: Callable[[Refusal | None], None]) -> None:
         """Call `notify` with the outcome: None once the commit has succeeded. If it raises, `party` ends."""
@@ -112,6 +115,8 @@ class TransactionCommits:
     def finish(self, joined: JoinedChanges) -> None:
         """Count messages that are on disk, and deliver them to live subscribers."""
         figures, unrouted = self._router.figures, self._router.unrouted
+        for owner, run in joined.dropped:
+            self._router.deadletters.report(owner, run, LossReason.REJECTED)
         for posting in joined.posted:
             run, count = posting.run, len(posting.run.bodies)
             figures.received += count
@@ -127,12 +132,13 @@ class TransactionCommits:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _post(self, posting: Posting, posted: list[Posting]) -> bool:
-        """Append messages to the log of their address. Return False when no log keeps them."""
-        run, found = posting.run, self.targets(posting)
+    def _stamp(self, run: Run) -> None:
         run.received_at, clock = self._router.stamp()
         run.flags |= clock
-        posted.append(posting)
+
+    def _post(self, posting: Posting) -> bool:
+        """Append messages to the log of their address. Return False when no log keeps them."""
+        run, found = posting.run, self.targets(posting)
         if found.log is None:
             return False
         log, account = found.log
@@ -141,26 +147,41 @@ class TransactionCommits:
         self._store.logs.append(log, run)
         return True
 
-    def _acknowledge(self, retirements: Sequence[Retirement]) -> bool:
-        """Acknowledge accepted deliveries, in ranges. Return False when no log has any."""
+    def _acknowledge(self, retirements: Sequence[Retirement], ticket: Ticket) -> bool:
+        """Acknowledge accepted deliveries, in ranges. Return False when the group has none of them: their subscriptions
+        may have ended."""
         accepted: dict[LogSubscription, Ranges] = {}
         for each in retirements:
             if each.outcome is DeliveryOutcome.ACCEPTED and isinstance(each.subscription, LogSubscription):
                 accepted.setdefault(each.subscription, Ranges()).add(each.position, each.position)
+        stored = False
         for subscription, ranges in accepted.items():
             for first, last in ranges:
-                self._store.cursors.discard(subscription.cursor, first, last, (), if_kept=True)
-        return bool(accepted)
+                joined = self._store.cursors.discard(subscription.cursor, first, last, (), if_kept=True)
+                stored = stored or joined is ticket
+        return stored
 
-    def _reject(self, subscription: LogSubscription, stored: Stored, posted: list[Posting]) -> None:
-        """Send a rejected message to the dead letter address, or enter it into the loss ledger."""
-        owner, deadletters, position = subscription.dead_lettering, self._router.deadletters, stored.position
+    def _reject(self, retirement: Retirement, owner: DeadLetterOwner, joined: JoinedChanges) -> bool:
+        """Send a rejected message to the dead letter address, or enter it into the loss ledger. Return False if that
+        address does not take it now: then it is sent after the commit, as without a transaction."""
+        stored, deadletters = retirement.stored, self._router.deadletters
+        if stored is None:
+            return False
         letters, loss = deadletters.letters(owner, stored, LossReason.REJECTED)
-        for run in letters:
-            self._post(Posting(deadletters, run), posted)
-        self._store.cursors.discard(owner.cursor, position, position, [loss], if_kept=True)
+        postings = [Posting(deadletters, run) for run in letters]
+        try:
+            for posting in postings:  # one, as it is one message
+                self._stamp(posting.run)
+                self._post(posting)
+        except TransactionRefused:
+            retirement.stored = None
+            return False
+        self._store.cursors.discard(owner.cursor, stored.position, stored.position, [loss], if_kept=True)
+        joined.posted.extend(postings)
+        joined.dropped.append((owner, stored.run))
+        return True
 
 
 def _full(posting: Posting) -> TransactionRefused:
     why = Refusal.FULL
-    return TransactionRefused(TransactionFault.REFUSED, f"{posting.run.address!r}: {why.value}", why)
+    return TransactionRefused(TransactionFault.REFUSED, f"{posting.run.address[:200]!r}: {why.value}", why)

@@ -22,9 +22,9 @@ from typing import Protocol
 from bridge.message import Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.consumer_group import part_of
-from edge.broker.limits import POSTED_MESSAGE_BYTES, RETIRED_DELIVERY_BYTES, TRANSACTION_BYTES_MAX
-from edge.broker.model.interfaces import DeliveryOutcome, Origin, Refusal
-from edge.broker.model.isolation import end_party
+from edge.broker.limits import POSTED_MESSAGE_BYTES, RETIRED_DELIVERY_BYTES
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, Subscription
+from edge.broker.model.isolation import call_isolated, end_party
 from edge.broker.router.transactions.changes import (
     DeliveryHolder,
     Posting,
@@ -52,11 +52,11 @@ class TransactionState(enum.Enum):
 class TransactionMemory(Protocol):
     """Account of all transactions of a router."""
 
-    def reserve(self, size: int) -> None:
-        """Count bytes that a transaction holds. Raises TransactionRefused."""
+    def reserve(self, transaction: Transaction, size: int) -> None:
+        """Count bytes that a transaction is about to hold. Raises TransactionRefused."""
         ...
 
-    def release(self, size: int) -> None:
+    def release(self, transaction: Transaction, size: int) -> None:
         """Return bytes that a transaction held."""
         ...
 
@@ -70,7 +70,7 @@ class Transaction:
 
     __slots__ = (
         "_charge", "_commits", "_done", "_holder", "_memory", "_party", "_postings", "_retirements", "_unread", "bytes",
-        "fault", "name", "state", "used_at_s",
+        "fault", "name", "state", "used_at_s", "user",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,8 @@ class Transaction:
         """`name`: its txn-id. `party`: its controller, which ends if its call back raises. `charge` is called with
         each change of the bytes that it holds, for the account of its connection. `now_s`: monotonic seconds."""
         self.name = name
+        self.user = party.user
+        """User that its memory is charged to."""
         self.state = TransactionState.OPEN
         self.fault: TransactionFault | None = None
         """Reason of the state FAILED, or why the discharge failed."""
@@ -129,13 +131,15 @@ class Transaction:
             raise
         self._postings.append(posting)
 
-    def retire(self, retirement: Retirement, now_s: float) -> None:
+    def retire(self, retirement: Retirement, now_s: float) -> bool:
         """Hold a delivery with its outcome until the discharge. A failed transaction holds it too, so that the client
-        does not get it again before it knows."""
+        does not get it again before it knows. Return False if the consumer does not have the delivery any more."""
         self.used_at_s = now_s
         subscription = retirement.subscription
         if isinstance(subscription, LogSubscription):
-            subscription.pass_on(retirement.consumer, self._holder, retirement.position)
+            taken = subscription.pass_on(retirement.consumer, self._holder, retirement.position)
+            if not taken:
+                return False
         try:
             self._hold(RETIRED_DELIVERY_BYTES)
         except TransactionRefused as refused:
@@ -144,12 +148,15 @@ class Transaction:
             self._restore(DeliveryOutcome.MODIFIED_FAILED)  # nothing is held beyond the limit
         else:
             self._retirements.append(retirement)
+        return True
 
     def fail(self, fault: TransactionFault) -> None:
         """Drop the messages: the transaction can only be rolled back. Its deliveries stay until then."""
         if self.state is TransactionState.OPEN:
             self.state, self.fault = TransactionState.FAILED, fault
             self._drop_postings()
+        elif self.state is TransactionState.READING:
+            self.fault = fault
 
     def expire(self) -> None:
         """Roll back without the client, which learns it at the discharge."""
@@ -158,13 +165,14 @@ class Transaction:
 
     # --- discharge ----------------------------------------------------------------------------------------------
 
-    def roll_back(self) -> None:
-        """Drop the messages, and deliver the retired deliveries again. Do nothing once it is being committed."""
+    def roll_back(self, outcome: DeliveryOutcome = DeliveryOutcome.MODIFIED_FAILED) -> None:
+        """Drop the messages, and return the retired deliveries with this outcome. Do nothing once it is being
+        committed."""
         if self.state is TransactionState.COMMITTING or self.state is TransactionState.ENDED:
             return
         self._done = None
         self._end()
-        self._restore(DeliveryOutcome.MODIFIED_FAILED)
+        self._restore(outcome)
 
     def commit(self, done: Discharged) -> None:
         """Commit, and call `done` with None once everything is on disk, or with the reason of the rollback."""
@@ -173,14 +181,20 @@ class Transaction:
             done(self.fault)
             return
         self.state, self._done = TransactionState.READING, done
-        rejected = [each for each in self._retirements if each.outcome is DeliveryOutcome.REJECTED]
-        self._unread = sum(isinstance(each.subscription, LogSubscription) for each in rejected)
-        if not self._unread:
-            self._join()
-            return
-        for each in rejected:
-            if isinstance(each.subscription, LogSubscription):
+        rejected = [
+            each
+            for each in self._retirements
+            if each.outcome is DeliveryOutcome.REJECTED and isinstance(each.subscription, LogSubscription)
+        ]
+        self._unread = len(rejected)
+        try:
+            for each in rejected:
                 self._commits.read(each, partial(self._take_read, each))
+        except Exception:
+            self._give_up(TransactionFault.STORE_FAILED)
+            raise
+        if not rejected:
+            self._join()
 
     def _take_read(self, retirement: Retirement, runs: Sequence[Stored]) -> None:
         """Keep the message of a rejected delivery for its dead letter."""
@@ -196,6 +210,9 @@ class Transaction:
                 end_party(self._party, error)
 
     def _join(self) -> None:
+        if self.fault is not None:  # since the discharge
+            self._give_up(self.fault)
+            return
         try:
             joined = self._commits.join(self._postings, self._retirements)
         except TransactionRefused as refused:
@@ -204,6 +221,9 @@ class Transaction:
         except StoreError:
             self._give_up(TransactionFault.STORE_FAILED)
             return
+        except Exception:
+            self._give_up(TransactionFault.STORE_FAILED)
+            raise
         self.state = TransactionState.COMMITTING
         if joined.ticket is None:
             self._decide(joined, None)
@@ -211,26 +231,28 @@ class Transaction:
             self._commits.await_commit(joined.ticket, self._party, partial(self._decide, joined))
 
     def _decide(self, joined: JoinedChanges, why: Refusal | None) -> None:
-        """Process the end of the commit."""
+        """Process the end of the commit. An exception in one part does not affect the others."""
         if why is not None:
             self._give_up(TransactionFault.STORE_FAILED)
             return
         retirements, self._retirements = self._retirements, []
         self._end()
+        self._settle(retirements, None)
         for each in retirements:
-            self._settle(each, each.outcome)
             if not each.settled:
-                each.client.retired(each)
-        self._commits.finish(joined)
+                call_isolated("a retired delivery", each.client.retired, each)
+        call_isolated("messages of a transaction", self._commits.finish, joined)
         self._call_done(None)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _give_up(self, fault: TransactionFault) -> None:
-        """Roll back after a failed discharge. It does not count as a failed delivery: the consumer wanted to accept."""
+        """Roll back after a failed discharge. A failure of the store does not count as a failed delivery, or a full
+        card would turn messages into dead letters."""
         self.fault = fault
         self._end()
-        self._restore(DeliveryOutcome.RELEASED)
+        failed = fault is TransactionFault.STORE_FAILED
+        self._restore(DeliveryOutcome.RELEASED if failed else DeliveryOutcome.MODIFIED_FAILED)
         self._call_done(fault)
 
     def _call_done(self, fault: TransactionFault | None) -> None:
@@ -251,9 +273,7 @@ class Transaction:
         """Return retired deliveries: to the client those that it has not settled, the others with this outcome."""
         retirements, self._retirements = self._retirements, []
         self._free(self.bytes)
-        for each in retirements:
-            if each.settled or not self._return_to(each):
-                self._settle(each, outcome)
+        self._settle([each for each in retirements if each.settled or not self._return_to(each)], outcome)
 
     def _return_to(self, retirement: Retirement) -> bool:
         """Let the consumer have its delivery again. Return False when it has left."""
@@ -263,31 +283,43 @@ class Transaction:
             retirement.subscription.pass_on(self._holder, retirement.consumer, retirement.position)
         return True
 
-    def _settle(self, retirement: Retirement, outcome: DeliveryOutcome) -> None:
-        """Settle a delivery at its subscription. The commit has acknowledged those that leave the store."""
-        subscription, position, holder = retirement.subscription, retirement.position, self._holder
+    def _settle(self, retirements: Sequence[Retirement], outcome: DeliveryOutcome | None) -> None:
+        """Settle deliveries at their subscriptions, in ranges of positions: with this outcome, or each with its own."""
+        ranges: list[tuple[Subscription, Consumer, DeliveryOutcome, int, int]] = []
+        for each in retirements:
+            answer = each.outcome if outcome is None else outcome
+            if answer is DeliveryOutcome.REJECTED and each.stored is not None:
+                answer = DeliveryOutcome.ACCEPTED  # its dead letter is in the commit
+            found = each.subscription, each.consumer, answer
+            first = each.position
+            if ranges and ranges[-1][:3] == found and ranges[-1][4] == each.position - 1:
+                first = ranges.pop()[3]
+            ranges.append((*found, first, each.position))
+        for subscription, consumer, answer, first, last in ranges:
+            call_isolated("a retired delivery", self._settle_range, subscription, consumer, answer, first, last)
+
+    def _settle_range(
+        self, subscription: Subscription, consumer: Consumer, outcome: DeliveryOutcome, first: int, last: int
+    ) -> None:
+        """Settle a range. The commit has acknowledged accepted messages of a log already."""
         if not isinstance(subscription, LogSubscription):
-            subscription.settle(retirement.consumer, position, position, outcome)
-        elif outcome is DeliveryOutcome.ACCEPTED or (outcome is DeliveryOutcome.REJECTED and retirement.stored):
-            subscription.settle(holder, position, position, DeliveryOutcome.ACCEPTED)
-        elif retirement.consumer in subscription.group:  # it may be excluded, or get the message after others
-            subscription.pass_on(holder, retirement.consumer, position)
-            subscription.settle(retirement.consumer, position, position, outcome)
-        else:
-            subscription.settle(holder, position, position, outcome)
+            subscription.settle(consumer, first, last, outcome)
+            return
+        party: Consumer = self._holder
+        if outcome is not DeliveryOutcome.ACCEPTED and consumer in subscription.group:
+            for position in range(first, last + 1):
+                subscription.pass_on(self._holder, consumer, position)
+            party = consumer  # it may be excluded, or get the message after others
+        subscription.settle(party, first, last, outcome)
 
     def _hold(self, size: int) -> None:
         """Count memory. Raises TransactionRefused."""
-        if self.bytes + size > TRANSACTION_BYTES_MAX:
-            raise TransactionRefused(
-                TransactionFault.LIMIT, f"a transaction holds at most {TRANSACTION_BYTES_MAX >> 20} MiB"
-            )
-        self._memory.reserve(size)
+        self._memory.reserve(self, size)
         self.bytes += size
         self._charge(size)
 
     def _free(self, size: int) -> None:
         if size:
             self.bytes -= size
-            self._memory.release(size)
+            self._memory.release(self, size)
             self._charge(-size)
