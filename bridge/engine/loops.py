@@ -18,6 +18,7 @@ from bridge.engine.links import HANDLERS
 from bridge.engine.proton import read_remote_state, transaction_of, write_local_state
 from bridge.engine.states import DeliveryState, Detail
 from bridge.engine.transport import ProtonTransport
+from bridge.hidden import hides
 from bridge.native import functions as native
 
 FUNCTIONS = (
@@ -48,6 +49,7 @@ HANDLED_EVENTS: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *CONNECTION
 """Types of Proton's events that are handled; all others are ignored."""
 
 
+@hides("messages")
 class TransferBatch(NamedTuple):
     """Messages in order that are alike for the peer."""
 

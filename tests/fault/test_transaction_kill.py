@@ -26,7 +26,7 @@ spec: {authenticationService: {name: none}}
 BATCH = 3
 MESSAGES = 18
 KILLS = ("sent", "posted")
-"""When the gateway is killed: after the discharge was sent, or before that."""
+"""Moments of the kills: after the discharge was sent, or before that."""
 
 
 class DurableSource(LinkOption):

@@ -10,7 +10,7 @@ from proton import Message
 
 from tests.support.amqp_client import connect_amqp
 from tests.support.jms import jms_program
-from tests.support.processes import edge
+from tests.support.processes import edge, free_port
 from tests.support.transactions import drain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # Maven fetches the client once
@@ -26,26 +26,36 @@ kind: AddressSpace
 metadata: {name: default}
 spec: {authenticationService: {name: none}}
 """
-MESSAGES = 50
+MESSAGES = 120
 BATCH = 7
+KILLED_AT = (3, 6)
+"""Commits of the client at which the gateway is killed; the client connects again (`failover:`)."""
 
 
-def test_commits_and_rollbacks_move_each_message_once(tmp_path: Path) -> None:
+def test_commits_rollbacks_and_kills_move_each_message_once(tmp_path: Path) -> None:
     program = jms_program(tmp_path, "Transacted")
     file = tmp_path / "gateway.yaml"
     file.write_text(CONFIGURATION)
-    with edge(tmp_path, "gw", "--config", str(file)) as gateway:
-        connection = connect_amqp(gateway)
-        sender = connection.create_sender("queue/in")
-        sent = sorted(f"message {number:02}" for number in range(MESSAGES))
+    port = free_port()
+    sent = sorted(f"message {number:03}" for number in range(MESSAGES))
+    with edge(tmp_path, "gw", "--config", str(file), f"--amqp=127.0.0.1:{port}") as gateway:
+        sender = connect_amqp(gateway).create_sender("queue/in")
         for body in sent:
             sender.send(Message(body=body, durable=True))
-        url = f"amqp://127.0.0.1:{gateway.port('amqp')}"
+        url = f"failover:(amqp://127.0.0.1:{port})?failover.maxReconnectAttempts=-1"
         command = [*program, url, "queue/in", "queue/out", str(BATCH)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-        moved, redelivered, rollbacks = map(int, done.stdout.splitlines()[-1].split()[1:])
-        assert moved == MESSAGES
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            commits = 0
+            for line in client.stdout:
+                commits += line.startswith("commits")
+                if line.startswith("commits") and commits in KILLED_AT:
+                    gateway.kill()
+                    gateway.start()
+        assert client.returncode == 0
+        redelivered, rollbacks = map(int, line.split()[1:3])
         assert rollbacks > 1
         assert redelivered >= BATCH  # `JMSRedelivered`
+        connection = connect_amqp(gateway)
         assert drain(connection, "queue/out", 2 * MESSAGES) == sent  # and not the message that was never committed
         assert drain(connection, "queue/in", 2 * MESSAGES) == []
