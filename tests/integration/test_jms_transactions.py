@@ -37,7 +37,7 @@ def test_commits_rollbacks_and_kills_move_each_message_once(tmp_path: Path) -> N
     file = tmp_path / "gateway.yaml"
     file.write_text(CONFIGURATION)
     port = free_port()
-    sent = sorted(f"message {number:03}" for number in range(MESSAGES))
+    sent = [*(f"message {number:03}" for number in range(MESSAGES)), "the end"]
     with edge(tmp_path, "gw", "--config", str(file), f"--amqp=127.0.0.1:{port}") as gateway:
         sender = connect_amqp(gateway).create_sender("queue/in")
         for body in sent:

@@ -12,25 +12,24 @@ public class Transacted {
             MessageProducer producer = session.createProducer(session.createQueue(to));
             connection.start();
             int redelivered = 0, rollbacks = 0, failed = 0;
-            for (int turn = 0; ; turn++) {
-                int held = 0;
+            boolean ended = false;
+            for (int turn = 0; !ended; turn++) {
                 try {
-                    for (; held < batch; held++) {
-                        TextMessage message = (TextMessage) consumer.receive(5000);
-                        if (message == null)
-                            break;
+                    boolean last = false;
+                    for (int held = 0; held < batch && !last; held++) {
+                        TextMessage message = (TextMessage) consumer.receive();
                         if (message.getJMSRedelivered())
                             redelivered++;
                         producer.send(session.createTextMessage(message.getText()));
+                        last = message.getText().equals("the end");
                     }
-                    if (held == 0)
-                        break;
                     if (turn % 3 == 1) {
                         session.rollback();
                         rollbacks++;
                     } else {
                         System.out.println("commits");
                         session.commit();
+                        ended = last;
                     }
                 } catch (JMSException error) { // the gateway was killed: the transaction is rolled back, or in doubt
                     failed++;

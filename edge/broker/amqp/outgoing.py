@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, DeliveryState, Detail, Dispositions, Engine, Link, Terminus, TransactionalState
+from bridge.engine import Condition, DeliveryState, Detail, Dispositions, Engine, Link, Terminus
 from bridge.message import Run, Stored
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
@@ -98,7 +98,6 @@ class OutgoingLink(Consumer):
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
         self._transactions = transactions
         self._retirements: LinkRetirements | None = None
-        """Deliveries that are part of transactions; made for the first one."""
 
     # --- from the router ----------------------------------------------------------------------------------------
 
@@ -195,72 +194,41 @@ class OutgoingLink(Consumer):
         self._settle_all(tags, _ACCEPTED)
 
     def _settle_all(self, tags: list[int], outcome: DeliveryOutcome) -> None:
-        """Settle messages at the router with one outcome, in ranges of positions."""
+        """Settle messages at the router with one outcome."""
         tags.sort()
-        current: Subscription | None = None
-        first = last = 0
+        if self._retirements is not None:
+            self._retirements.settled(tags)
         take = self._outstanding.pop
-        for tag in tags:
-            subscription, position = take(tag, _NOTHING)
-            if subscription is None or position < 0:
-                if self._retirements is not None:
-                    self._retirements.settled(tag)
-                continue
-            if subscription is current and position == last + 1:
-                last = position
-                continue
-            if current is not None:
-                current.settle(self, first, last, outcome)
-            current, first, last = subscription, position, position
-        if current is not None:
-            current.settle(self, first, last, outcome)
+        _settle_ranges(self, [(*take(tag, _NOTHING), outcome) for tag in tags])
 
     def settled(self, event: Dispositions) -> None:
-        """Settle messages at the router, in ranges of positions."""
-        items = event.items
-        items.sort(key=_tag_of)
-        current: Subscription | None = None
-        outcome = DeliveryOutcome.ACCEPTED
-        first = last = 0
-        take = self._outstanding.pop
-        transactional: list[tuple[int, TransactionalState, bool]] = []
+        """Settle messages at the router, and retire those that are part of transactions."""
+        items = sorted(event.items, key=_tag_of)
+        transactional = [item for item in items if item[1] is _TRANSACTIONAL]
+        items = [item for item in items if item[1] is not _TRANSACTIONAL] if transactional else items
+        if self._retirements is not None:
+            self._retirements.settled([item[0] for item in items])
+        take, answers = self._outstanding.pop, list[tuple[Subscription | None, int, DeliveryOutcome]]()
         for tag, state, settled, detail in items:
-            if state is _TRANSACTIONAL and isinstance(detail, TransactionalState):
-                transactional.append((tag, detail, settled))
-                continue
             if not settled:
                 self._engine.settle_sent(self._link, tag)
             subscription, position = take(tag, _NOTHING)
-            if subscription is None or position < 0:
-                if self._retirements is not None:
-                    self._retirements.settled(tag)
-                continue
-            if detail is not None:
+            if detail is not None and subscription is not None and position >= 0:
                 self._explain(subscription, position, detail)
             # Hashing an enumeration member calls Python, so the table is used for rare states only.
             answer = _ACCEPTED if state is _STATE_ACCEPTED else _OUTCOMES.get(state, DeliveryOutcome.RELEASED)
-            if subscription is current and position == last + 1 and answer is outcome:
-                last = position
-                continue
-            if current is not None:
-                current.settle(self, first, last, outcome)
-            current, outcome, first, last = subscription, answer, position, position
-        if current is not None:
-            current.settle(self, first, last, outcome)
+            answers.append((subscription, position, answer))
+        _settle_ranges(self, answers)
         if transactional:
             self._retire(transactional)
 
-    def _retire(self, deliveries: Sequence[tuple[int, TransactionalState, bool]]) -> None:
-        """Retire deliveries in transactions: tag, state, and whether the peer has settled it."""
+    def _retire(self, items: Sequence[tuple[int, DeliveryState, bool, Detail]]) -> None:
         if self._retirements is None:
             from edge.broker.amqp.transactional import LinkRetirements  # noqa: PLC0415 - few clients have transactions
 
-            self._retirements = LinkRetirements(
-                self, self._engine, self._link, self._driver, self._transactions, self._outstanding, self._detach
-            )
-        now_s = self._router.now_s()
-        for tag, state, settled in deliveries:
-            self._retirements.add(tag, state, now_s, settled=settled)
+            parts = self._engine, self._link, self._driver, self._transactions, self._outstanding, self._detach
+            self._retirements = LinkRetirements(self, *parts)
+        self._retirements.add(items, self._router.now_s())
 
     def ended(self, *, closed: bool, lost: bool = False) -> None:
         """Return unsettled messages of an ended link.
@@ -289,7 +257,6 @@ class OutgoingLink(Consumer):
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _detach(self, condition: Condition, *, closed: bool = True) -> None:
-        """Detach with an error. A durable subscription stays."""
         self._forget(self._link)
         self._engine.detach(self._link, closed=closed, condition=condition)
         self._driver.flush_soon()
@@ -437,6 +404,24 @@ class OutgoingLink(Consumer):
         if link.credit <= 0 or (self._retained is None and self._subscription.idle_now):
             self._engine.drained(link)
             self._driver.flush_soon()
+
+
+def _settle_ranges(consumer: Consumer, answers: Sequence[tuple[Subscription | None, int, DeliveryOutcome]]) -> None:
+    """Settle messages in ranges of positions. Without a subscription, or with a negative position, none is needed."""
+    current: Subscription | None = None
+    outcome = _ACCEPTED
+    first = last = 0
+    for subscription, position, answer in answers:
+        if subscription is None or position < 0:
+            continue
+        if subscription is current and position == last + 1 and answer is outcome:
+            last = position
+            continue
+        if current is not None:
+            current.settle(consumer, first, last, outcome)
+        current, outcome, first, last = subscription, answer, position, position
+    if current is not None:
+        current.settle(consumer, first, last, outcome)
 
 
 class QueueSelection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Final, NamedTuple
 
 from bridge.amqp_values import DecodeError
@@ -97,14 +97,20 @@ class LinkRetirements:
     def __len__(self) -> int:
         return len(self._unsettled)
 
-    def add(self, tag: int, state: TransactionalState, now_s: float, *, settled: bool) -> None:
+    def add(self, items: Sequence[tuple[int, DeliveryState, bool, Detail]], now_s: float) -> None:
+        """Retire deliveries (`bridge.engine.Dispositions`)."""
+        for tag, _, settled, state in items:
+            if isinstance(state, TransactionalState):
+                self._add(tag, state, now_s, settled=settled)
+
+    def _add(self, tag: int, state: TransactionalState, now_s: float, *, settled: bool) -> None:
         """Retire one delivery. Detach the link if it is not possible."""
         held = self._unsettled.get(tag)
         if held is not None:
             if held.state[:2] != state[:2]:
                 self._detach(Condition("amqp:not-allowed", "the delivery has another state in a transaction already"))
             elif settled:
-                self.settled(tag)
+                self.settled((tag,))
             return
         if self._ended or (state.outcome is DeliveryState.NONE and not settled):
             return  # the outcome follows
@@ -131,11 +137,12 @@ class LinkRetirements:
         if not settled:
             self._engine.settle_sent(self._link, tag)  # nothing keeps the message, or another consumer has it
 
-    def settled(self, tag: int) -> None:
-        """Note that the client has settled a retired delivery."""
-        held = self._unsettled.pop(tag, None)
-        if held is not None:
-            held.retirement.settled = True
+    def settled(self, tags: Sequence[int]) -> None:
+        """Note that the client has settled these deliveries, as far as they are retired."""
+        for tag in tags if self._unsettled else ():
+            held = self._unsettled.pop(tag, None)
+            if held is not None:
+                held.retirement.settled = True
 
     def end(self) -> None:
         """Note the end of the link: its transactions go on, unless they need its deliveries."""

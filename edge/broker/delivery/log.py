@@ -389,16 +389,6 @@ class LogSubscription:
             self.dead_lettering.continue_reading()
             self.pump()
 
-    def pass_on(self, giver: Consumer, taker: Consumer, position: int) -> bool:
-        """Let another party settle an outstanding message: a transaction holds it until its discharge. It stays with
-        that party when `giver` leaves, and is not delivered again before it is settled. Return False if `giver` has it
-        no longer."""
-        if self._closed or not self.deliveries.pass_on(giver, taker, position):
-            return False
-        if taker not in self.group:
-            self.deliveries.leave(taker)
-        return True
-
     def confirm(self) -> Ticket | None:
         """Return the ticket of the commit of all acceptances so far; None: they are on disk."""
         return self._cursors.confirm(self.cursor)

@@ -101,6 +101,8 @@ class CommitParticipant(Protocol):
 class Router:
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
 
+    _transactions: Transactions | None = None
+
     def __init__(
         self,
         store: Store,
@@ -138,7 +140,7 @@ class Router:
         self.deadletters = DeadLetters(store.cursors, store.commits, self._publish_counted, self.clock, now_s)
         self.ready, self.feeds = ReadySet(soon, now_s), LogFeeds(store.logs)
         self.pool = WaitingPool(self.ready, self._has_expired)
-        self.names = NameQuotas(limits := limits or Limits())
+        self.names, self._limits = NameQuotas(limits := limits or Limits()), limits
         self.retained = RetainedMessages(
             store.state, self.names, lambda run: ttl_ns(run, self.addresses.policy(run.address))
         )
@@ -149,8 +151,6 @@ class Router:
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self.scheduled = ScheduledMessages(store, self.clock, self.answers, self, now_s, supported=schedules)
-        self._transactions: Transactions | None = None
-        self._limits = limits or Limits()
         self._participants: list[CommitParticipant] = [self.scheduled]
         self._configure_policies()
         self._made = routes = RoutesMade(self._forget_targets)

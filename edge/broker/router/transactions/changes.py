@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
 from bridge.message import Run, Stored
+from edge.broker.delivery import LogSubscription
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, Subscription
 
 
@@ -94,3 +95,14 @@ class DeliveryHolder(Consumer):
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
         """Raise TypeError: it has no credit."""
         raise TypeError("a transaction takes no deliveries")
+
+
+def pass_on(subscription: LogSubscription, giver: Consumer, taker: Consumer, position: int) -> bool:
+    """Let another party settle an outstanding message. It stays with that party when `giver` leaves, and is not
+    delivered again before it is settled. Return False if `giver` has it no longer."""
+    deliveries = subscription.deliveries
+    if not deliveries.pass_on(giver, taker, position):
+        return False
+    if taker not in subscription.group:
+        deliveries.leave(taker)
+    return True

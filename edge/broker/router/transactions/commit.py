@@ -125,7 +125,7 @@ class TransactionCommits:
                 found = self.targets(posting)
             except TransactionRefused:
                 continue  # the address has changed since the discharge: its log has the message
-            found.flow.received += count
+            found.flow.add(count, 0)
             offer_live(found.flow, found.live, posting.origin, run)
             if found.log is None and not found.live:
                 unrouted.note(run.address, count)

@@ -31,6 +31,7 @@ from edge.broker.router.transactions.changes import (
     Retirement,
     TransactionFault,
     TransactionRefused,
+    pass_on,
 )
 from edge.broker.router.transactions.commit import JoinedChanges, TransactionCommits
 from edge.broker.store.errors import StoreError
@@ -137,7 +138,7 @@ class Transaction:
         self.used_at_s = now_s
         subscription = retirement.subscription
         if isinstance(subscription, LogSubscription):
-            taken = subscription.pass_on(retirement.consumer, self._holder, retirement.position)
+            taken = pass_on(subscription, retirement.consumer, self._holder, retirement.position)
             if not taken:
                 return False
         try:
@@ -280,7 +281,7 @@ class Transaction:
         if not retirement.client.restored(retirement):
             return False
         if isinstance(retirement.subscription, LogSubscription):
-            retirement.subscription.pass_on(self._holder, retirement.consumer, retirement.position)
+            pass_on(retirement.subscription, self._holder, retirement.consumer, retirement.position)
         return True
 
     def _settle(self, retirements: Sequence[Retirement], outcome: DeliveryOutcome | None) -> None:
@@ -308,7 +309,7 @@ class Transaction:
         party: Consumer = self._holder
         if outcome is not DeliveryOutcome.ACCEPTED and consumer in subscription.group:
             for position in range(first, last + 1):
-                subscription.pass_on(self._holder, consumer, position)
+                pass_on(subscription, self._holder, consumer, position)
             party = consumer  # it may be excluded, or get the message after others
         subscription.settle(party, first, last, outcome)
 
