@@ -94,7 +94,7 @@ class TransactionCommits:
             with self._store.commits.together() as ticket:
                 for each in retirements:
                     if each.stored is not None and isinstance(each.subscription, LogSubscription):
-                        stored = self._reject(each, each.subscription.dead_lettering, joined) or stored
+                        stored = self._reject(each, each.subscription.dead_lettering, joined, ticket) or stored
                 stored = self._acknowledge(retirements, ticket) or stored
                 for posting in postings:
                     stored = self._post(posting) or stored
@@ -161,25 +161,28 @@ class TransactionCommits:
                 stored = stored or joined is ticket
         return stored
 
-    def _reject(self, retirement: Retirement, owner: DeadLetterOwner, joined: JoinedChanges) -> bool:
-        """Send a rejected message to the dead letter address, or enter it into the loss ledger. Return False if that
-        address does not take it now: then it is sent after the commit, as without a transaction."""
+    def _reject(self, retirement: Retirement, owner: DeadLetterOwner, joined: JoinedChanges, ticket: Ticket) -> bool:
+        """Send a rejected message to the dead letter address, or enter it into the loss ledger. Return False when the
+        group has nothing of it: its subscription has ended, or that address does not take it now. Then it is sent after
+        the commit, as without a transaction."""
         stored, deadletters = retirement.stored, self._router.deadletters
         if stored is None:
             return False
         letters, loss = deadletters.letters(owner, stored, LossReason.REJECTED)
         postings = [Posting(deadletters, run) for run in letters]
+        appended = False
         try:
             for posting in postings:  # one, as it is one message
                 self._stamp(posting.run)
-                self._post(posting)
+                appended = self._post(posting) or appended
         except TransactionRefused:
             retirement.stored = None
             return False
-        self._store.cursors.discard(owner.cursor, stored.position, stored.position, [loss], if_kept=True)
+        kept = self._store.cursors.discard(owner.cursor, stored.position, stored.position, [loss], if_kept=True)
         joined.posted.extend(postings)
-        joined.dropped.append((owner, stored.run))
-        return True
+        if kept is ticket:
+            joined.dropped.append((owner, stored.run))
+        return appended or kept is ticket
 
 
 def _full(posting: Posting) -> TransactionRefused:
