@@ -60,10 +60,11 @@ class StreamInDoubt(CannotLand):
 class StreamDamaged(StreamInDoubt):
     """The record of one stream is damaged, or an older copy."""
 
-    def __init__(self, stream: SequenceStream, why: str, connection: int | None) -> None:
+    def __init__(self, stream: SequenceStream, why: str, connection: tuple[int | None, int]) -> None:
         super().__init__(stream, why)
         self.connection = connection
-        """Number of the gateway's connection. Before another one, other hubs may have landed more of it."""
+        """Number of the gateway's connection, and of that to the registry. Before another one, other hubs may have
+        landed more of it, or the registry was restored and gives the same numbers again."""
 
 
 class StreamElsewhere(StreamInDoubt):

@@ -14,8 +14,8 @@ REBUILD_FILES = 500
 class Rebuild:
     """Rebuild of one gateway; nothing of its streams in doubt lands until it is done."""
 
-    def __init__(self, lake: LandingLake, tenant: str, gateway: str, connection: int | None) -> None:
-        """`connection`: number of the gateway's connection, for which alone what was read is complete."""
+    def __init__(self, lake: LandingLake, tenant: str, gateway: str, connection: tuple[int | None, int]) -> None:
+        """`connection`: see `StreamDamaged.connection`; what was read is complete for it alone."""
         self.connection = connection
         self.landed: dict[SequenceStream, SequenceSet] = {}
         self.files = 0

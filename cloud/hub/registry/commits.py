@@ -176,7 +176,7 @@ class RegistryCommits:
                 raise StreamElsewhere(stream, str(error)) from None
         why = known.unknown_reason(stream)
         if why is not None:
-            raise StreamDamaged(stream, why, self._generations.of(key))
+            raise StreamDamaged(stream, why, (self._generations.of(key), self._database.connections))
         return known.landed.get(stream) or SequenceSet()
 
     def marks(self, tenant: str, gateway: str) -> GatewayMarks:

@@ -215,6 +215,33 @@ def test_rebuild_of_marks_begins_again_with_each_connection(
     assert sequences(lake, TEMPERATURE) == list(range(40))
 
 
+def test_rebuild_of_marks_begins_again_when_the_registry_is_restored_twice(
+    place: Place, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same backup gives the same number to another connection of the gateway."""
+    monkeypatch.setattr("cloud.lake.rebuild.REBUILD_FILES", 1)
+    here, there = hub_of(place, lake), hub_of(place, lake, THERE)
+    here.connect(NAME)
+    for first in (0, 10):
+        here.land(batch(TEMPERATURE, first, first + 9))
+    here.registry.commits.fold()
+    place.execute("UPDATE marks SET checksum = -1")
+    here.connect(NAME)
+    [(number,)] = place.execute("SELECT generation FROM gateways")
+    assert land_late(here, 15, 24) is None, "one of two files is read"
+    there.connect(NAME)
+    land_held(there, 20, 29)
+    there.registry.commits.fold()
+    place.execute("UPDATE marks SET checksum = -1")
+    place.execute("UPDATE gateways SET generation = :before", before=number - 1)
+    database = here.registry.commits._database
+    monkeypatch.setattr(database, "connections", database.connections + 1)
+    here.connect(NAME)
+    assert place.execute("SELECT generation FROM gateways") == [(number,)]
+    land_held(here, 20, 39)
+    assert sequences(lake, TEMPERATURE) == list(range(40))
+
+
 def test_unfinished_rebuild_is_dropped_with_its_gateway(
     place: Place, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
