@@ -38,6 +38,7 @@ from edge.broker.security.limits import (
     INTROSPECTION_TIMEOUT_S,
     KNOWN_TOKENS_BYTES_MAX,
     KNOWN_TOKENS_WRITTEN_PER_S_MAX,
+    TOKEN_LEEWAY_S,
 )
 from edge.broker.security.proof import Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.token_questions import QuestionPace, TokenQuestion, TokenQuestions, WaitingToken
@@ -353,10 +354,13 @@ class Introspection:
 
 
 def _has_changed(before: KnownToken | None, fresh: KnownToken) -> bool:
-    """Return True if the issuer gives an opaque token another user, other rights or an earlier end than before."""
-    if before is None or before.proven is None or fresh.proven is None:
+    """Return True if the issuer gives an opaque token another user, other rights or an earlier end than before. The
+    order of rights does not count, nor does an end that differs by rounding."""
+    was, now = (None if each is None else each.proven for each in (before, fresh))
+    if before is None or was is None or now is None:
         return False
-    return before.proven[:2] != fresh.proven[:2] or fresh.expires_at_s < before.expires_at_s
+    ends_earlier = fresh.expires_at_s < before.expires_at_s - TOKEN_LEEWAY_S
+    return was.user != now.user or set(was.rules) != set(now.rules) or ends_earlier
 
 
 def _forget_error(asked: asyncio.Future[Any]) -> None:

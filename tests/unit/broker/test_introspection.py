@@ -29,6 +29,7 @@ from edge.broker.security.limits import (
     INTROSPECTIONS_WAITING_MAX,
     KNOWN_TOKEN_LIFE_S_MIN,
     KNOWN_TOKENS_WRITTEN_PER_S_MAX,
+    TOKEN_LEEWAY_S,
 )
 from edge.broker.security.proof import LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.token_grants import TokenGrants
@@ -298,7 +299,9 @@ class TestConnections:
 
         run(play())
 
-    @pytest.mark.parametrize("changed", [{"sub": "bob"}, {"scope": "recv:x"}, {"exp": UTC_S + LIFE_S - 1}], ids=str)
+    @pytest.mark.parametrize(
+        "changed", [{"sub": "bob"}, {"scope": "recv:x"}, {"exp": UTC_S + LIFE_S - TOKEN_LEEWAY_S - 1}], ids=str
+    )
     def test_end_when_the_issuer_gives_an_opaque_token_less(self, tmp_path: Path, changed: dict[str, Any]) -> None:
         async def play() -> None:
             async with IntrospectionRig(tmp_path) as rig:
@@ -310,6 +313,24 @@ class TestConnections:
                 rig.now = INTERVAL_S
                 await rig.until(lambda: rig.ended == ["t1"])
                 assert await rig.verdict(b"t1", signed=False) is ACCEPTED
+
+        run(play())
+
+    @pytest.mark.parametrize("same", [{"scope": "send:b send:a"}, {"exp": UTC_S + LIFE_S - 1}], ids=str)
+    def test_stay_when_the_issuer_says_the_same_in_other_words(self, tmp_path: Path, same: dict[str, Any]) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                rig.issuer.active[b"t1"] |= {"scope": "send:a send:b"}
+                said, who = await rig.ask(b"t1", signed=False)
+                assert said is ACCEPTED
+                rig.hold(b"t1", who)
+                rig.issuer.active[b"t1"] |= same
+                asked = len(rig.issuer.asked)
+                rig.now = INTERVAL_S
+                await rig.until(lambda: len(rig.issuer.asked) > asked)
+                assert await rig.verdict(b"t1", signed=False) is ACCEPTED
+                assert rig.ended == []
 
         run(play())
 
