@@ -147,7 +147,9 @@ class Introspection:
             self._wanted.set()
             if offline:
                 asyncio.get_running_loop().call_later(INTROSPECTION_PATIENCE_S, self._answer, digest, token, login)
-        elif offline:  # a crowd of strangers does not keep known clients out; their connection is asked about
+        elif offline:  # a crowd of strangers does not keep known clients out, and their tokens are asked about
+            self._questions.add_refresh(digest, token)
+            self._wanted.set()
             self._answer(digest, token, login)
         else:
             login.decide(LoginVerdict.BUSY, None)

@@ -619,6 +619,10 @@ class TestLimits:
                 rig.issuer.answers.clear()
                 shown = [rig.ask(b"u%d" % i, source=f"10.0.0.{i}") for i in range(INTROSPECTIONS_WAITING_MAX)]
                 assert await rig.verdict(b"t1") is ACCEPTED
+                del rig.issuer.active[b"t1"]  # asked about as well, although no connection is open
+                rig.issuer.answers.set()
+                await rig.until(lambda: rig.introspection._known.is_inactive(digest_of(b"t1"), rig.now))
+                assert await rig.verdict(b"t1") is ENDED
                 await rig.introspection.stop()
                 await asyncio.gather(*shown)
 
