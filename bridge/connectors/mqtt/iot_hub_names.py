@@ -20,7 +20,7 @@ like the beginning of an encoded character."""
 
 
 def identifier_fault(text: str) -> str:
-    """Return why the text is no identifier of a device or module; empty when it is one."""
+    """Return why the text cannot be an identifier of a device or module; empty if it can."""
     if _IDENTIFIER.fullmatch(text):
         return ""
     return "is not an identifier of IoT Hub: up to 128 letters, digits and - . _ * ? ! ( ) , : = @ $ '"

@@ -100,7 +100,7 @@ class Introspection:
         self._probe_at = float("-inf")
         self._probed = False
         self._save_at = float("-inf")
-        """When new tokens may be written, monotonic."""
+        """Monotonic time from which new tokens may be written."""
         self._save_fails = False
         self.problem: str | None = None
         """Why the issuer does not answer; None while it does."""

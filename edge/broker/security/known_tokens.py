@@ -99,7 +99,7 @@ class KnownTokens:
         return known.expires_at_s > at_s and at_s - known.active_at_s <= self._grace_s
 
     def confirm(self, digest: str, fresh: KnownToken, in_use: Collection[str]) -> bool:
-        """Note a positive answer. Return False if there is no room: every token belongs to an open connection."""
+        """Note a positive answer. Return False without room: every token belongs to an open connection."""
         before = self._active.pop(digest, None)
         if before is None and len(self._active) >= KNOWN_TOKENS_MAX and not self._make_room(in_use):
             return False
@@ -148,7 +148,7 @@ class KnownTokens:
     # --- the file -------------------------------------------------------------------------------------------------
 
     def load(self, at_s: float) -> None:
-        """Load the tokens that are still valid at a time, UTC seconds. A damaged file is no fault of the node."""
+        """Load the tokens that are still valid at a time, UTC seconds. A damaged file counts as empty."""
         try:
             found = msgspec.json.decode(self._file.read_bytes(), type=_StoredTokens)
         except FileNotFoundError:

@@ -25,7 +25,7 @@ class QuestionPace:
 
     def __init__(self) -> None:
         self._next_at = float("-inf")
-        """When the next question would be asked without a burst, monotonic seconds."""
+        """Monotonic time of the next question without a burst, in seconds."""
 
     def delay_s(self, now: float) -> float:
         """Return the seconds after which the next question may be asked, and count it."""

@@ -196,7 +196,7 @@ def test_commit_of_unknown_outcome_counts_after_a_drop(place: Place, arrives: bo
 def test_rebuild_of_marks_begins_again_with_each_connection(
     place: Place, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lacks the messages that another hub has landed since the connection before."""
+    """The rebuild lacks the messages that another hub has landed since the connection before."""
     monkeypatch.setattr("cloud.lake.rebuild.REBUILD_FILES", 1)
     here, there = hub_of(place, lake), hub_of(place, lake, THERE)
     here.connect(NAME)
