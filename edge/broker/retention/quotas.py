@@ -143,7 +143,7 @@ class Quotas:
         """True while the free space is below the floor."""
         self.shared = ENDLESS
         """Bytes of the space that every account may use."""
-        self._ahead = 0
+        self.released = 0
         """Bytes released while at the floor and not used again yet."""
         self._report_shortage = report_shortage
 
@@ -201,7 +201,7 @@ class Quotas:
             floor = self.floor_bytes + (FLOOR_HYSTERESIS_BYTES if self.closed else 0)
             if (free < floor) != self.closed:
                 self.closed = not self.closed
-                self._ahead = 0
+                self.released = 0
                 state = "is below" if self.closed else "is above"
                 logger.warning(
                     "free space of the medium %s the floor of %d MiB: %s",
@@ -215,7 +215,12 @@ class Quotas:
 
     def commit_failed(self) -> None:
         """Note that the released messages are still in the store."""
-        self._ahead = 0
+        self.released = 0
+
+    def undo(self, released: int) -> None:
+        """Count messages as they were before changes that were undone. `released`: its value before them."""
+        self.released = released
+        self._update_allowances()
 
     def usage(self) -> list[QuotaUsage]:
         """Return the usage of every account, in the order of release."""
@@ -256,7 +261,7 @@ class Quotas:
             for part in plan:
                 self._release(part)
         if self.closed:
-            self._ahead = max(0, self._ahead - beyond)
+            self.released = max(0, self.released - beyond)
         self._update_allowances()
         account.room = max(0, account.room - size)
         self.shared = max(0, self.shared - size)
@@ -277,7 +282,7 @@ class Quotas:
         if beyond <= 0:
             return own, 0
         shared = self._committed_bytes() + beyond - self.space_bytes if self.space_bytes is not None else 0
-        return own, max(shared, beyond - self._ahead) if self.closed else shared
+        return own, max(shared, beyond - self.released) if self.closed else shared
 
     def _beyond_reserve(self, account: QuotaAccount, size: int) -> int:
         """Return how many of `size` bytes are beyond the account's reserve."""
@@ -330,7 +335,7 @@ class Quotas:
         release = self._retention.thin if account.policy.when_full is WhenFull.THIN else self._retention.evict
         release(part.log, part.bytes, part.at_most)
         if self.closed:
-            self._ahead += part.bytes
+            self.released += part.bytes
 
     def _update_allowances(self) -> None:
         """Compute the allowance of every account."""

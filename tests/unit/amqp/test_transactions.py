@@ -621,9 +621,12 @@ class TestRollback:
         bench.post(b"x" * 40, name)  # would drop the oldest of queue/in
         bench.post(b"1234", name, small)
         bench.post(b"5678", name, small)
+        quotas = bench.site.router.quotas
+        quotas.released = 30  # for others, in the same group
         assert condition_of(bench.control.discharge(name)) == ROLLBACK
         assert (bench.left(), bench.out, bench.received) == (1, [], [b"a", b"a"])
         assert list(bench.site.store.ledger.entries(0, 10)) == []
+        assert quotas.released == 30
         name = bench.control.declare()
         bench.post(b"1234", name, small)
         assert bench.control.discharge(name) is None

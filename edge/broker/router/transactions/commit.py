@@ -88,8 +88,8 @@ class TransactionCommits:
 
     def join(self, postings: Sequence[Posting], retirements: Sequence[Retirement]) -> JoinedChanges:
         """Add all changes to the open group, or none of them. Raises TransactionRefused or StoreError."""
-        stored = False
-        joined = JoinedChanges(None, [], [])
+        stored, quotas = False, self._router.quotas
+        joined, released = JoinedChanges(None, [], []), quotas.released
         try:
             with self._store.commits.together() as ticket:
                 for each in retirements:
@@ -100,8 +100,7 @@ class TransactionCommits:
                     stored = self._post(posting) or stored
                     joined.posted.append(posting)
         except Exception:
-            self._router.quotas.commit_failed()
-            self._router.quotas.tick()  # room of undone messages is free again
+            quotas.undo(released)
             raise
         if not stored:
             return joined
