@@ -210,7 +210,7 @@ class Introspection:
             known.fails = True
             known.answered_at = self._clock() - self.interval_s + min(INTROSPECTION_RETRY_S, self.interval_s)
         if isinstance(why, IssuerUnreachable):
-            self._went_away(str(why))
+            self._went_away(str(why), 0.0)  # this token may be the reason: look at once
             return
         await self._probe()
         if self.problem is None and known is None and isinstance(why, TokenUnreadable):
@@ -306,7 +306,8 @@ class Introspection:
         else:
             self._is_back()
 
-    def _went_away(self, why: str) -> None:
+    def _went_away(self, why: str, probe_s: float = INTROSPECTION_RETRY_S) -> None:
+        """Answer without the issuer, until a probe after some seconds reaches it."""
         if self.problem is None:
             log.warning(
                 "token issuer %s: introspection: %s; tokens that were active count for %g s",
@@ -314,7 +315,7 @@ class Introspection:
                 why,
                 self._settings.grace_s,
             )
-        self.problem, self._probe_at = why, self._clock() + INTROSPECTION_RETRY_S
+        self.problem, self._probe_at = why, self._clock() + probe_s
         for question in self._questions.waiting():
             self._answer_without_issuer(question)
 

@@ -610,6 +610,17 @@ class TestLimits:
 
         run(play())
 
+    def test_token_that_the_issuer_hangs_up_on_keeps_no_other_out(self, tmp_path: Path) -> None:
+        async def play() -> None:
+            async with IntrospectionRig(tmp_path) as rig:
+                rig.activate(b"t1")
+                rig.issuer.broken, rig.issuer.fault = {b"bad"}, IssuerUnreachable
+                assert await rig.verdict(b"bad") is BUSY
+                await rig.until(lambda: rig.introspection.problem is None)
+                assert await rig.verdict(b"t1") is ACCEPTED
+
+        run(play())
+
     def test_known_client_is_admitted_while_strangers_take_all_places(self, tmp_path: Path) -> None:
         async def play() -> None:
             async with IntrospectionRig(tmp_path) as rig:
