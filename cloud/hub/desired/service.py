@@ -35,10 +35,12 @@ from cloud.hub.limits import (
     SELECTED_AT_ONCE_MAX,
 )
 from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign, sign_late
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import VersionContext
-from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
+from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
 
@@ -68,6 +70,17 @@ class ConfigurationFigures(NamedTuple):
     halted: Sequence[RolloutRecord]
 
 
+class _Registry(NamedTuple):
+    """Tables of configurations on one connection."""
+
+    database: Database
+    tables: ConfigurationTables
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.database.close()
+
+
 def make_signer(authority: KnownAuthority) -> Sign:
     """Return a function that signs documents with an authority's key; without the key it leaves that to the process
     that has it."""
@@ -95,7 +108,7 @@ class DesiredConfigurations:
         """Gateways that cannot get the configuration of their selector, with the reason."""
         self.sign: Sign = make_signer(authority)
         self._now = now
-        self._thread = RegistryThread("configurations", database_of(registry))
+        self._thread = RegistryThread("configurations", lambda: _open(registry))
         self._lines: dict[Key, GatewayLink] = {}
         self._offers: dict[Key, ConfigurationOffer] = {}
         self._sent: dict[GatewayLink, int] = {}
@@ -133,7 +146,7 @@ class DesiredConfigurations:
     async def ask(self, work: Callable[[ConfigurationTables], T]) -> T:
         """Run `work` on the registry's thread. Raises `RegistryError`, and what `work`
         raises."""
-        return await self._thread.run(lambda database: work(ConfigurationTables.of(database)))
+        return await self._thread.run(lambda opened: work(opened.tables))
 
     # --- gateways ---------------------------------------------------------------------------------------------------
 
@@ -327,3 +340,8 @@ def _find_outdated(tables: ConfigurationTables, *, tenant: str) -> list[str]:
 
 def _apply(tables: ConfigurationTables, *, tenant: str, names: Sequence[str], how: VersionContext) -> None:
     tables.selectors.apply_to(tenant, names, how)
+
+
+def _open(url: sa.URL) -> _Registry:
+    database = open_registry(url).database
+    return _Registry(database, ConfigurationTables.of(database))
