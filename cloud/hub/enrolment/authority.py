@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 
+from bridge.certificate_signature import is_signed_by
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, local_name
 from bridge.landing_receipt import SIGNER_NAME
 from cloud.hub.enrolment.limits import (
@@ -129,17 +130,7 @@ class KnownAuthority:
 
     def has_signed(self, statement: bytes, signature: bytes) -> bool:
         """Return whether a signature is that of `Authority.sign` over a statement."""
-        key = self.certificate.public_key()
-        try:
-            if isinstance(key, ec.EllipticCurvePublicKey):
-                key.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
-            elif isinstance(key, rsa.RSAPublicKey):
-                key.verify(signature, statement, padding.PKCS1v15(), hashes.SHA256())
-            else:
-                return False
-        except InvalidSignature:
-            return False
-        return True
+        return is_signed_by(self.certificate, signature, statement)
 
 
 class OwnAuthority(KnownAuthority):

@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from bridge import device_pages
+from bridge.certificate_signature import is_signed_by
 from bridge.desired import DesiredError, SignedDesired, VerifiedDesired, read, to_sign
 from bridge.device_pages import DevicePage, DevicePageError, SignedDevicePage
 from edge.appliance.identity.files import GatewayIdentity
@@ -59,27 +59,13 @@ def _identity(data: Path) -> tuple[x509.Certificate, x509.Certificate]:
 
 
 def _require_signature(authority: x509.Certificate, signature: bytes, statement: bytes) -> None:
-    if not _is_signed(authority, signature, statement):
+    if not is_signed_by(authority, signature, statement):
         raise NotOurs("its signature is not from the authority at which this gateway enrolled")
 
 
 def _require_names(own: x509.Certificate, tenant: str, gateway: str) -> None:
     if (tenant, gateway) != _names_in(own):
         raise NotOurs(f"it is for another gateway, {gateway} of tenant {tenant}")
-
-
-def _is_signed(authority: x509.Certificate, signature: bytes, statement: bytes) -> bool:
-    key = authority.public_key()
-    try:
-        if isinstance(key, ec.EllipticCurvePublicKey):
-            key.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
-        elif isinstance(key, rsa.RSAPublicKey):
-            key.verify(signature, statement, padding.PKCS1v15(), hashes.SHA256())
-        else:
-            return False
-    except InvalidSignature:
-        return False
-    return True
 
 
 def _names_in(own: x509.Certificate) -> tuple[str, str] | None:
