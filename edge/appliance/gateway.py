@@ -18,7 +18,6 @@ import msgspec
 from bridge.proxy import PeerRoute
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.version import VERSION
-from edge.appliance.accounts.users import apply_resources
 from edge.appliance.addresses.directory import AddressDirectory
 from edge.appliance.addresses.sources import AddressSources
 from edge.appliance.artefacts.keeper import ArtefactKeeper
@@ -38,9 +37,8 @@ from edge.appliance.console.status import (
     UplinkStatus,
 )
 from edge.appliance.crossing.documents import BridgeStatus
-from edge.appliance.crossing.status import BridgeWatch
-from edge.appliance.devices.following import HubDeviceFollower, follow_hub_devices
 from edge.appliance.devices.returning import make_returns
+from edge.appliance.gateway_space import GatewaySpace, with_implied_addresses
 from edge.appliance.health import GatewayHealth
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.own_certificate import OwnCertificate
@@ -48,33 +46,24 @@ from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.muting.mutes import ProblemMutes
 from edge.appliance.status_problems import StatusProblems
-from edge.appliance.wear import Outlook, outlook
-from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol, TokenIssuer
+from edge.appliance.wear import Outlook
+from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol
 from edge.broker.delivery.durable import FORWARDER_PREFIX
-from edge.broker.hono.addresses import with_addresses
-from edge.broker.hono.hub_commands import HubCommandAddresses
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.endpoints import running_endpoints
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import LazyWebServer
-from edge.broker.model.address_policy import DurabilityMode
-from edge.broker.retention import summaries
-from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, with_commands
-from edge.broker.router.landing.addresses import with_receipts
 from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks, is_to_hub
 from edge.broker.security.credentials import CredentialsError
-from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.operator_token import operator_token
-from edge.broker.security.statement_key import StatementKey
+from edge.broker.served_space import ServedSpace
 from edge.broker.server import Broker
-from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
-from edge.broker.store.records import StoreTotals, Summary
-from edge.broker.store.sqlite import open_store
+from edge.broker.store.records import StoreTotals
+from edge.broker.store.sqlite import SqliteStore
 from edge.broker.store.wear import BlockDevice
 from edge.health.problems import HealthProblem
-from edge.health.storage_life import read_storage_life
 from edge.output import logs
 from edge.output.log_history import event
 
@@ -87,8 +76,6 @@ if TYPE_CHECKING:
     from edge.broker.http.polls import WaitingPoll
     from edge.broker.http.session_keeper import SessionKeeper
     from edge.broker.router.connector_uplink import ConnectorUplink
-    from edge.broker.security.issuer import Issuer
-    from edge.broker.security.sign_outs import SignOuts
     from edge.configuration.trials import Trials
 
 log = logging.getLogger(__name__)
@@ -128,42 +115,21 @@ class Gateway:
         the hub's configuration. Raises StoreError, CredentialsError.
         """
         loop = asyncio.get_running_loop()
-        self.configuration = configuration = _with_addresses(configuration)
+        configuration = with_implied_addresses(configuration)
+        self._data, self._development, self._trials = data, development, trials
         self._own_certificate = _own_certificate(data, configuration)
         self.clock_good, self._configuring = ClockQuality(), configuring(self) if configuring is not None else None
-        self.store = open_store(
+        self.broker: Broker
+        self.space = GatewaySpace(
+            configuration,
             data,
-            post=loop.call_soon_threadsafe,
-            limits=_store_limits(configuration),
-            summary=Summary(summaries.kind, summaries.summarise),
-        )
-        self.broker = Broker(
-            self._with_certificate(configuration),
-            self.store,
-            clock_good=self.clock_good,
-            administration=None if self._configuring is None else self._configuring.addresses,
-        )
-        try:
-            self.users = FollowedUsers(data, self.broker.gate.update)
-            self.broker.gate.call_when_unknown(self.users.reload_if_changed)
-            self._hub_devices = follow_hub_devices(data, self.broker.gate, configuration.device_api)
-        except CredentialsError:
-            self.store.close()
-            raise
-        self._operator_token, self._key = _operator_token(data), StatementKey(data)
-        self._data, self._development, self._trials = data, development, trials
-        self._issuer: Issuer | None = None
-        self.uplinks = Uplinks(
-            self.broker.router,
-            self.store,
-            self._key,
-            commands=_command_addresses(configuration),
-            knows=self._knows_device,
-            made=partial(_bind_uplink, (trials, self._hub_devices)),
+            partial(self._serve, configuration),
+            lambda changed: self.broker.reconfigure(self._with_certificate(changed)),
             clock=self.clock_good,
+            made=_no_uplink if trials is None else trials.bind,
         )
-        self._bridge = self._make_bridge()
-        self.uplinks.configure(configuration)
+        self.store, self.uplinks = self.space.store, self.space.uplinks
+        self._operator_token = _operator_token(data)
         self._started_at, self._totals_at = time.monotonic(), float("-inf")
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
         self._addresses = AddressDirectory(AddressSources(self.broker.router))
@@ -184,16 +150,24 @@ class Gateway:
         self._totals: StoreTotals | None = None
         self._wear: Outlook
 
-    def _make_bridge(self) -> BridgeWatch:
-        """Return the figures of the uplinks."""
-        medium = self.store.medium
-        return BridgeWatch(
-            self.uplinks, self.store, stored_bytes=lambda: medium.written[0].payload_bytes, room_bytes=self._room
+    def _serve(self, configuration: BrokerConfiguration, store: SqliteStore) -> ServedSpace:
+        """Make the broker with this store; return its address space."""
+        self.broker = Broker(
+            self._with_certificate(configuration),
+            store,
+            clock_good=self.clock_good,
+            administration=None if self._configuring is None else self._configuring.addresses,
         )
+        return self.broker.space
+
+    @property
+    def configuration(self) -> BrokerConfiguration:
+        """Configuration in force."""
+        return self.space.configuration
 
     def _make_keeper(self, data: Path) -> ArtefactKeeper:
         """Return what keeps the software for devices."""
-        offers = self._hub_devices.devices
+        offers = self.space.hub_devices.devices
         return keeper_of(data, self.store, self.uplinks, self.clock_good, lambda: self.configuration, offers)
 
     def _make_health(self) -> GatewayHealth:
@@ -205,10 +179,10 @@ class Gateway:
             clock=self.clock_good,
             data=self._data,
             development=self._development,
-            room_hours=lambda: self._bridge.autonomy_hours,
+            room_hours=lambda: self.space.bridge.autonomy_hours,
             configuration=lambda: self.configuration,
-            tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
-            users=lambda: self.users.trouble or self._hub_devices.trouble,
+            tokens=lambda: self.space.issuer.overdue if self.space.issuer is not None else None,
+            users=lambda: self.space.users.trouble or self.space.hub_devices.trouble,
             renewal=lambda: self._renewal.trouble,
             revocations=lambda: self._revocations.trouble,
             silent=self._clients.sources.silent,
@@ -223,8 +197,7 @@ class Gateway:
         try:
             if self._own_certificate is not None:
                 self._make_certificate(self._own_certificate)
-            await self.users.start(partial(apply_resources, configured=self.configuration.users))
-            await self._follow_issuer(self.configuration.issuer)
+            await self.space.start_users()
             bound = await self.broker.start()
             bound.update(self._start_console())
         except (ListenError, CredentialsError):
@@ -232,7 +205,7 @@ class Gateway:
             raise
         await asyncio.to_thread(self._journal.load)
         self._recording.append(asyncio.create_task(self._journal.run(), name="console: events"))
-        self._hub_devices.return_commands(partial(make_returns, self.broker, self.store, self.uplinks))
+        self.space.hub_devices.return_commands(partial(make_returns, self.broker, self.store, self.uplinks))
         self.uplinks.start()
         self._health.start()
         self._renewal.start()
@@ -255,11 +228,10 @@ class Gateway:
         await self._revocations.stop()
         await self.uplinks.stop()
         await self.broker.stop()
-        await self.users.stop()
-        await self._hub_devices.stop()
+        await self.space.stop_users()
         if self._keeper is not None:
             await self._keeper.close()  # before the issuer: that ends all sessions
-        await self._follow_issuer(None)
+        await self.space.follow_issuer(None)
         for task in self._recording:
             task.cancel()
         await asyncio.gather(*self._recording, return_exceptions=True)  # they save charts and events
@@ -279,17 +251,7 @@ class Gateway:
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Apply the `Live` fields of a new configuration without a pause. The others must be unchanged."""
-        configuration = _with_addresses(configuration)
-        await self.uplinks.load(configuration)
-        before, self.configuration = self.configuration, configuration
-        try:
-            await self.users.change(partial(apply_resources, configured=configuration.users))
-        except CredentialsError as error:
-            log.warning("the users are unchanged: %s", error)
-        if before.issuer != configuration.issuer:
-            await self._follow_issuer(configuration.issuer)
-        self.broker.reconfigure(self._with_certificate(configuration))
-        await asyncio.gather(*(uplink.dialer.close() for uplink in self.uplinks.configure(configuration)))
+        await self.space.reconfigure(with_implied_addresses(configuration))
         log.info("configuration applied", extra=event("configuration"))
 
     def _with_certificate(self, configuration: BrokerConfiguration) -> BrokerConfiguration:
@@ -318,13 +280,6 @@ class Gateway:
         except OSError as error:
             log.warning("cannot renew %s: %s", own.file, error.strerror)
 
-    def _knows_device(self, device: str) -> bool:
-        """Return True when a device of this name may connect for its commands."""
-        api = self.broker.devices
-        if api is None:
-            return self.broker.gate.knows(device)
-        return api.tenant.knows(device) and not self._hub_devices.devices.has_left(device)
-
     def _hub_of_identity(self) -> tuple[PeerRoute, ...]:
         """Return the ways to the hub that gets this gateway's own certificate; empty without one."""
         own = str(identity_file(self._data))
@@ -337,21 +292,6 @@ class Gateway:
         looked_at = (each for each in self.configuration.connectors if each.tls is not None and each.tls.crl == own)
         return next((each.ways for each in looked_at), ())
 
-    async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
-        """Accept tokens of this issuer only. Clients that logged in by the previous one are disconnected."""
-        before, self._issuer = self._issuer, None
-        self.broker.gate.accept_tokens(None)
-        if before is not None:
-            await before.stop()
-            self.broker.gate.revoke_all()
-        if wanted is not None:
-            from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography takes 10 MiB
-
-            await _load_sign_outs(self.broker.gate.sign_outs, wanted, self._data)
-            self._issuer = Issuer(wanted, self._data)
-            self.broker.gate.accept_tokens(self._issuer)
-            self._issuer.start(self.broker.gate.token_grants)
-
     # --- console and status -----------------------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -363,21 +303,6 @@ class Gateway:
         """Connect the uplinks again (console)."""
         for uplink in self.uplinks:
             uplink.dialer.resume()
-
-    def bridge_status(self) -> BridgeStatus:
-        """Return the status of each connector and forwarder."""
-        configuration = self.configuration
-        return self._bridge.status(configuration.gateway, self._key.known, configuration.forwarders)
-
-    def _room(self) -> int | None:
-        """Return how many bytes of bodies can still be stored; None for a store without a medium."""
-        quotas, free = self.broker.router.quotas, self.store.retention.free_bytes()
-        if free is None:
-            return None
-        left = free - quotas.floor_bytes
-        if quotas.space_bytes is not None:
-            left = min(left, quotas.space_bytes - self.store.totals().bytes)
-        return max(0, left)
 
     def _polls(self) -> Mapping[int, WaitingPoll]:
         """Return the HTTP requests that wait for a message."""
@@ -427,7 +352,7 @@ class Gateway:
             },
             "memory": _memory(broker.admission),
             "uplink": _uplink_status(self.uplinks),
-            "bridge": msgspec.to_builtins(self.bridge_status()),
+            "bridge": msgspec.to_builtins(self.space.bridge_status()),
             "clock": "good" if self.clock_good() else "unknown",
             "loop": {"lag_s": round(self._health.lag.recent_s, 3), "lag_s_max": round(self._health.lag.longest_s, 3)},
             "log": {
@@ -459,18 +384,8 @@ class Gateway:
     def _store_totals(self) -> StoreTotals:
         now = time.monotonic()
         if self._totals is None or now - self._totals_at > STORE_FIGURES_S:
-            self._totals, self._totals_at, self._wear = self.store.totals(), now, self._outlook()
+            self._totals, self._totals_at, self._wear = self.store.totals(), now, self.space.wear()
         return self._totals
-
-    def _outlook(self) -> Outlook:
-        device, (totals, rows) = self.store.medium.device, self.store.medium.written
-        return outlook(
-            totals,
-            rows,
-            endurance_bytes=self.configuration.endurance_bytes,
-            life_used=_life_used(device),
-            device=device.name if device is not None else None,
-        )
 
     async def _report(self) -> None:
         """Report the gateway's status to the log and the uplinks' peers, until cancelled."""
@@ -481,14 +396,14 @@ class Gateway:
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
                 uplink.poll(now_ns, clock_good=clock_good)
-            self._bridge.take_sample()
+            self.space.bridge.take_sample()
             self._clients.tick()
             self._addresses.tick()
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report_status(self, problems: Sequence[HealthProblem]) -> None:
         """Report the status to the uplinks' peers."""
-        bridge = self.bridge_status()
+        bridge = self.space.bridge_status()
         document = {
             "epoch": self.store.lineage.epoch,
             "backlog_messages": self.uplinks.backlog,
@@ -564,7 +479,7 @@ class Gateway:
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
         resource_of = self._configuring.resource_of if self._configuring is not None else _no_resource
         details = AddressDetails(self._addresses, broker.router, broker.gate, lambda: self.configuration, resource_of)
-        explainer = AddressExplainer(details, self.bridge_status, time.time)
+        explainer = AddressExplainer(details, self.space.bridge_status, time.time)
         self._check = UplinkCheck(lambda: CheckContext(configuration=self.configuration, synchronized=self.clock_good))
         routes = [
             *address_routes(details, explainer, access),
@@ -572,29 +487,18 @@ class Gateway:
             *self._devices.routes,
             *self._device_artefacts.mounted.routes(self._devices, access, broker.devices),
             *session_routes(access),
-            *bridge_routes(self._bridge, self.bridge_status, access),
+            *bridge_routes(self.space.bridge, self.space.bridge_status, access),
             *check_routes(self._check, access),
             *trace_routes(broker.tracer, access),
             *client_routes(self._clients, broker.gate, access),
-            *user_routes(self.users, broker.gate, access, partial(running_endpoints, self._data)),
-            *import_routes(self.users, access),
+            *user_routes(self.space.users, broker.gate, access, partial(running_endpoints, self._data)),
+            *import_routes(self.space.users, access),
             *mute_routes(self._mutes, access),
             *message_routes(broker.router, self.store, self._devices, access),
         ]
         app = make_app(self.status, self._series, access, self, routes, self._histories)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
-
-
-async def _load_sign_outs(sign_outs: SignOuts, issuer: TokenIssuer, data: Path) -> None:
-    """Keep the logouts of people who sign in at the console, and let those of before count."""
-    sign_outs.clear()
-    if issuer.client_id is not None:
-        from edge.broker.security.sign_out_file import SignOutFile  # noqa: PLC0415 - only with sign-ins
-
-        kept = SignOutFile(data, issuer.issuer)
-        sign_outs.apply(await asyncio.to_thread(kept.load))
-        sign_outs.keep_in(kept)
 
 
 def _bridge_figures(bridge: BridgeStatus) -> dict[str, Any]:
@@ -637,15 +541,6 @@ def _own_certificate(data: Path, configuration: BrokerConfiguration) -> OwnCerti
     return OwnCertificate(data, configuration.gateway)
 
 
-def _life_used(device: BlockDevice | None) -> float | None:
-    """Return the used share of a device's life as it reports it; None when unknown."""
-    if device is None:
-        return None
-    percent = read_storage_life(device.folder).used_percent  # of an NVMe disk too
-    used = device.life_used()
-    return percent / 100 if used is None and percent is not None else used
-
-
 def _memory(admission: Admission) -> MemoryStatus:
     budget, figures = admission.budget, admission.figures
     return {
@@ -672,13 +567,6 @@ def _bound_socket(name: str, endpoint: ListenEndpoint) -> socket.socket:
         sock.close()
         raise ListenError(f"{name}: cannot listen on {endpoint}: {error.strerror}") from error
     return sock
-
-
-def _store_limits(configuration: BrokerConfiguration) -> StoreLimits:
-    """Return the store's limits: small pages, for little wear, when an address is configured to batch its commits or
-    to keep messages in memory."""
-    waits = any(address.policy.durability.mode is not DurabilityMode.FSYNC for address in configuration.addresses)
-    return StoreLimits(page_bytes=PAGE_BYTES_WAITING) if waits else StoreLimits()
 
 
 def _addresses(router: Router) -> Iterator[AddressStatus]:
@@ -728,18 +616,5 @@ def _no_resource(_address: str) -> None:
     """Return no resource: addresses are from the file of --config."""
 
 
-def _bind_uplink(followers: tuple[Trials | None, HubDeviceFollower], uplink: ConnectorUplink) -> None:
-    """Receive over this connector what the hub of the enrolment sends, if it leads there."""
-    for each in followers:
-        if each is not None:
-            each.bind(uplink)
-
-
-def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:
-    api = configuration.device_api
-    return PLAIN if api is None else HubCommandAddresses(api.tenant)
-
-
-def _with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
-    """Return the configuration with the addresses that exist without being configured."""
-    return with_receipts(with_commands(with_addresses(configuration), _command_addresses(configuration)))
+def _no_uplink(_uplink: ConnectorUplink) -> None:
+    """Ignore an uplink: the configuration is not the hub's."""

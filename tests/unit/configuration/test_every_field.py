@@ -132,9 +132,9 @@ def facts(gateway: Gateway) -> dict[str, object]:
         "devices": None if devices is None else (devices.cors_origins, [_device(gateway, name) for name in USERS]),
         "revocations": broker.listeners.revocations.path if broker.listeners.revocations is not None else None,
         "dollar": broker.mqtt_sessions.legacy_dollar_topics,
-        "name": (gateway.status()["gateway"], broker._amqp._container_id),
+        "name": (gateway.status()["gateway"], broker.space.amqp._container_id),
         "uplinks": {uplink.connector.name: _forwarded(uplink) for uplink in gateway.uplinks},
-        "endurance": gateway._outlook().endurance_bytes,
+        "endurance": gateway.space.wear().endurance_bytes,
     }
 
 
