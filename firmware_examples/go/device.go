@@ -304,6 +304,9 @@ func (d *Device) setInterval(interval int) {
 }
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "boot" {
+		os.Exit(bootFrom(os.Args[2]))
+	}
 	settings, err := SettingsFromEnvironment()
 	if err != nil {
 		log("%v", err)
@@ -323,6 +326,17 @@ func main() {
 		settings: settings, spool: spool, clock: NewGatewayClock(settings.TimeURL, settings.TLS),
 		boot: hex.EncodeToString(boot), interval: settings.IntervalMS,
 		stopped: make(chan struct{}), changed: make(chan struct{}), failed: make(chan error, 1),
+	}
+	if settings.Slots != "" {
+		go feedWatchdog()
+	}
+	if settings.UpdateURL != "" {
+		updater, err := NewSlotUpdater(settings, spool, device.clock)
+		if err != nil {
+			log("%v", err)
+			os.Exit(2)
+		}
+		go updater.Run()
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

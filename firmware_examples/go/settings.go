@@ -22,8 +22,10 @@ const (
 // Settings come from variables of the environment.
 type Settings struct {
 	Host, Device, Password, Spool, TimeURL string
-	Port, IntervalMS                       int
+	UpdateURL, Slots                       string
+	Port, IntervalMS, Slot                 int
 	SpoolReadings                          uint32
+	UpdateEvery, Trial                     time.Duration
 	TLS                                    *tls.Config // trusts the gateway's authority and no other; nil without TLS
 }
 
@@ -57,6 +59,15 @@ func SettingsFromEnvironment() (Settings, error) {
 		TimeURL: os.Getenv("WAYPOST_TIME_URL"), Port: number("WAYPOST_PORT", port, 65535),
 		IntervalMS:    number("WAYPOST_INTERVAL_MS", "1000", intervalMax),
 		SpoolReadings: uint32(number("WAYPOST_SPOOL_READINGS", "1024", 1<<20)), TLS: config,
+	}
+	settings.UpdateURL, settings.Slots = os.Getenv("WAYPOST_UPDATE_URL"), os.Getenv("WAYPOST_SLOTS")
+	settings.UpdateEvery = time.Duration(number("WAYPOST_UPDATE_S", "3600", 86400)) * time.Second
+	settings.Trial = time.Duration(number("WAYPOST_TRIAL_S", "600", 86400)) * time.Second
+	if settings.UpdateURL != "" && settings.Slots == "" {
+		return settings, errors.New("WAYPOST_UPDATE_URL needs the boot loader: start `waypost-device boot FOLDER`")
+	}
+	if os.Getenv("WAYPOST_SLOT") == "1" {
+		settings.Slot = 1
 	}
 	return settings, wrong
 }

@@ -26,6 +26,8 @@ type ReadingSpool struct {
 	capacity     uint32
 	next         uint32          // number of the next reading
 	acknowledged uint32          // every reading below this number was acknowledged
+	first        uint32          // first reading of this start
+	delivered    bool            // a reading of this start was acknowledged: the sign of health of a new version
 	ackedEarly   map[uint32]bool // acknowledged readings behind one that is not
 	dropped      uint32          // readings that were overwritten before they were acknowledged, since the start
 }
@@ -61,6 +63,7 @@ func OpenSpool(path string, capacity uint32) (*ReadingSpool, error) {
 	if spool.next-spool.acknowledged > spool.capacity {
 		spool.acknowledged = spool.next - spool.capacity
 	}
+	spool.first = spool.next
 	return spool, nil
 }
 
@@ -83,6 +86,13 @@ func (s *ReadingSpool) Empty() bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.next == s.acknowledged
+}
+
+// Delivered tells whether a reading of this start was acknowledged.
+func (s *ReadingSpool) Delivered() bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.delivered
 }
 
 // Add stores a reading: on disk when it returns. When full, it drops the oldest. It has one caller.
@@ -134,6 +144,7 @@ func (s *ReadingSpool) Acknowledge(number uint32) {
 	defer s.mutex.Unlock()
 	if number >= s.acknowledged && number < s.next {
 		s.ackedEarly[number] = true
+		s.delivered = s.delivered || number >= s.first
 		s.advance()
 	}
 }

@@ -12,10 +12,12 @@ const CONTENT_BYTES_MAX = SLOT_BYTES - HEADER_BYTES;
 
 class ReadingSpool {
   #file;
+  #first; // first reading of this start
   #ackedEarly = new Set(); // acknowledged readings behind one that is not
   dropped = 0; // readings that were overwritten before they were acknowledged, since the start
   next = 0; // number of the next reading
   acknowledged = 0; // every reading below this number was acknowledged
+  delivered = false; // a reading of this start was acknowledged: the sign of health of a new version
 
   // Opens or creates the file. `capacity` (readings) counts only when it is created. Throws an Error with the next step.
   constructor(file, capacity) {
@@ -33,6 +35,7 @@ class ReadingSpool {
       this.acknowledged = Math.max(this.acknowledged, found.acknowledged);
     }
     this.acknowledged = Math.max(this.acknowledged, this.next - this.capacity);
+    this.#first = this.next;
   }
 
   get length() {
@@ -73,6 +76,7 @@ class ReadingSpool {
     if (number < this.acknowledged || number >= this.next) return;
     this.#ackedEarly.add(number);
     this.#advance();
+    this.delivered ||= number >= this.#first;
   }
 
   #advance() {

@@ -298,10 +298,11 @@ def test_each_program_has_a_page_and_a_row_in_the_table() -> None:
         assert f"]({folder.name}/README.md)" in table, program.name
 
 
-def test_node_runs_the_pinned_library() -> None:
-    """The tests take MQTT.js from the packages of the tests; the example pins the same release."""
+@pytest.mark.parametrize("library", ["mqtt", "rhea"])
+def test_node_runs_the_pinned_library(library: str) -> None:
+    """The tests take the libraries from the packages of the tests; the example pins the same releases."""
     pins = [json.loads((folder / "package.json").read_text()) for folder in (EXAMPLES / "nodejs", PINNED)]
-    assert pins[0]["dependencies"]["mqtt"] == pins[1]["dependencies"]["mqtt"]
+    assert pins[0]["dependencies"][library] == pins[1]["dependencies"][library]
     lock = json.loads((EXAMPLES / "nodejs" / "package-lock.json").read_text())["packages"]
-    assert lock["node_modules/mqtt"]["version"] == pins[0]["dependencies"]["mqtt"]
+    assert lock[f"node_modules/{library}"]["version"] == pins[0]["dependencies"][library]
     assert all(each.get("integrity") for name, each in lock.items() if name), "every package has a hash"

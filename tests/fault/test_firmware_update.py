@@ -1,4 +1,4 @@
-"""Update of the C and the Python program by itself: from a real gateway, killed at random moments, with bad images.
+"""Update of programs by themselves: from a real gateway, killed at random moments, with bad images.
 
 Bad images, and the campaign of 21 kills, are slow tests:
 ``./waypost test tests/fault/test_firmware_update.py -m slow -s``.
@@ -15,10 +15,12 @@ import pytest
 from bridge.artefacts.keys import ArtefactAlgorithm, MakerPrivateKey
 from bridge.artefacts.manifest import ArtefactKind
 from tests.fault.firmware.checker import judge_example
-from tests.fault.firmware.programs import NEEDS_C
+from tests.fault.firmware.programs import NEEDS_C, needs_built
 from tests.fault.firmware.scripted_gateway import ScriptedGateway
 from tests.fault.firmware.update_site import (
     C_PROGRAM,
+    GO_PROGRAM,
+    NODE_PROGRAM,
     PYTHON_PROGRAM,
     UpdateSite,
     UpdatingDevice,
@@ -26,6 +28,7 @@ from tests.fault.firmware.update_site import (
     chance,
 )
 from tests.support.artefacts import IMAGE, OTHER_KEY, sealed
+from tests.support.node import mqtt_js
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,7 +38,12 @@ HEALTHY, ROLLED_BACK = 5, 6
 KILLS, DEVICES = 7, 3
 
 
-PROGRAMS = [pytest.param(C_PROGRAM, id="portable_c", marks=NEEDS_C), pytest.param(PYTHON_PROGRAM, id="python")]
+PROGRAMS = [
+    pytest.param(C_PROGRAM, id="portable_c", marks=NEEDS_C),
+    pytest.param(PYTHON_PROGRAM, id="python"),
+    pytest.param(NODE_PROGRAM, id="nodejs", marks=mqtt_js),
+    pytest.param(GO_PROGRAM, id="go", marks=needs_built("go")),
+]
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
@@ -52,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpdateSite]:
 
 def device_of(site: UpdateSite, program: UpdatingProgram, name: str, **settings: object) -> UpdatingDevice:
     """Return a device with the old version of a program."""
-    return UpdatingDevice(site, f"{program.language}-{name}", program.image(*OLD), loader=program.loader, **settings)
+    return UpdatingDevice(site, f"{program.loader.name}-{name}", program.image(*OLD), loader=program.loader, **settings)
 
 
 def finish(site: UpdateSite, device: UpdatingDevice) -> tuple[dict[str, list[Any]], int]:
@@ -107,6 +115,12 @@ BAD_IMAGES = {
             "import os, runpy\nos.environ['WAYPOST_PORT'] = '1'\nrunpy.run_path('{program}', None, '__main__')\n"
         ),
     },
+    "node": {
+        "crashes": "process.exit(3);\n",
+        "hangs": "setInterval(() => 0, 1000);\n",
+        "is-no-program": "\x7fELF nothing",
+        "cannot-connect": "process.env.WAYPOST_PORT = '1';\nrequire('{program}');\n",
+    },
 }
 """Images in place of a program, by its language."""
 
@@ -120,7 +134,7 @@ def test_bad_image_is_rolled_back_and_reported(
     good.write_bytes(program.image(*NEW))
     good.chmod(0o755)
     site.offer("1.1.0", BAD_IMAGES[program.language][kind].format(program=good).encode(), sequence=2)
-    with device_of(site, program, kind, WATCHDOG_S=2, TRIAL_S=2, UPDATE_S=60) as device:
+    with device_of(site, program, kind, WATCHDOG_S=5, TRIAL_S=2, UPDATE_S=120) as device:
         device.wait_reported(ROLLED_BACK)
         device.wait_acknowledged()
         arrived, _ = finish(site, device)

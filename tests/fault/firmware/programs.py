@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.built_examples import built_program
 from tests.support.checkout import ROOT
-from tests.support.node import FOLDER, mqtt_js
+from tests.support.node import FOLDER, mqtt_js, rhea
 
 EXAMPLES: Final = ROOT / "firmware_examples"
 BOARD_FOLDER: Final = "raspberry_pi_pico_w_mqtt"
@@ -54,8 +54,8 @@ def _python(file: str) -> Callable[[], tuple[str, ...]]:
     return lambda: (sys.executable, "-B", str(EXAMPLES / "python" / file))
 
 
-def _node() -> tuple[str, ...]:
-    return ("node", str(EXAMPLES / "nodejs" / "device.js"))
+def _node(file: str) -> Callable[[], tuple[str, ...]]:
+    return lambda: ("node", str(EXAMPLES / "nodejs" / file))
 
 
 C_FLAGS: Final = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wvla")
@@ -125,7 +125,7 @@ def _built(name: str) -> Callable[[], tuple[str, ...]]:
     return lambda: (str(built_program(name)),)
 
 
-def _needs_built(name: str) -> tuple[pytest.MarkDecorator, ...]:
+def needs_built(name: str) -> tuple[pytest.MarkDecorator, ...]:
     """Return the marks of a program that takes minutes to build; it runs with the slow tests."""
     reason = f"the example in {name} is not built: python -m tests.support.built_examples builds it"
     return pytest.mark.slow, pytest.mark.skipif(not built_program(name).exists(), reason=reason)
@@ -134,10 +134,11 @@ def _needs_built(name: str) -> tuple[pytest.MarkDecorator, ...]:
 PROGRAMS: Final = (
     ExampleProgram("python-mqtt", _python("mqtt_device.py")),
     ExampleProgram("python-amqp", _python("amqp_device.py"), listener="amqps"),
-    ExampleProgram("go", _built("go"), answers_to_response_topic=False, marks=_needs_built("go")),
-    ExampleProgram("rust", _built("rust"), marks=_needs_built("rust")),
+    ExampleProgram("go", _built("go"), answers_to_response_topic=False, marks=needs_built("go")),
+    ExampleProgram("rust", _built("rust"), marks=needs_built("rust")),
     ExampleProgram("curl", _curl, listener="https", last_will=False, has_spool_file=False, marks=(_CURL,)),
-    ExampleProgram("nodejs", _node, marks=(mqtt_js,)),
+    ExampleProgram("nodejs-mqtt", _node("mqtt_device.js"), marks=(mqtt_js,)),
+    ExampleProgram("nodejs-amqp", _node("amqp_device.js"), listener="amqps", marks=(rhea,)),
     ExampleProgram(
         "micropython",
         _board,

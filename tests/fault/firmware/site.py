@@ -67,6 +67,11 @@ apiVersion: enmasse.io/v1beta1
 kind: Address
 metadata: {{name: default.commands-over-amqp}}
 spec: {{address: "command/python-amqp", type: queue}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.commands-to-rhea}}
+spec: {{address: "command/nodejs-amqp", type: queue}}
 """
 
 

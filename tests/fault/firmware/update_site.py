@@ -26,6 +26,7 @@ from tests.fault.firmware.site import WAIT_S, ExampleRun, ExampleSite
 from tests.support.artefact_gateway import ArtefactGateway
 from tests.support.artefact_hub import ArtefactHubServer
 from tests.support.artefacts import KEY, OTHER_KEY
+from tests.support.built_examples import build_go, built_program
 from tests.support.processes import wait_until
 
 UPDATE_WAIT_S: Final = 180.0
@@ -129,12 +130,45 @@ def _packed(program: str) -> Callable[..., bytes]:
     return pack
 
 
+@functools.cache
+def _packed_node(version: str, sequence: int, *, has_key: bool = True) -> bytes:
+    """Pack the MQTT program of the Node.js example as a version."""
+    keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
+    texts = {"NAME": NAME, "VERSION": version, "SEQUENCE": sequence, "BOARD": BOARD, "MAKER_KEYS": keys}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path in (EXAMPLES / "nodejs").glob("*.js"):
+            shutil.copy(path, folder)
+        (folder / "firmware.js").write_text(f"module.exports = {json.dumps(texts)};\n")
+        subprocess.run(["node", str(folder / "pack.js"), "mqtt_device", str(folder / "image")], check=True)
+        return (folder / "image").read_bytes()
+
+
+@functools.cache
+def _built_go(version: str, sequence: int, *, has_key: bool = True) -> bytes:
+    """Build the Go example as a version, with the libraries that `tests.support.built_examples` has downloaded."""
+    keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
+    texts = {"firmwareName": NAME, "firmwareVersion": version, "firmwareBoard": BOARD, "makerKeys": keys}
+    fields = [f"\t{key} = {json.dumps(value)}\n" for key, value in texts.items()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "go"
+        shutil.copytree(EXAMPLES / "go", folder)
+        content = f"package main\n\nconst (\n\tfirmwareSequence = {sequence}\n{''.join(fields)})\n"
+        (folder / "firmware.go").write_text(content)
+        build_go(folder, folder / "image")
+        return (folder / "image").read_bytes()
+
+
 def _loader(name: str, command: Callable[[], tuple[str, ...]]) -> ExampleProgram:
     return ExampleProgram(name, command, arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),))
 
 
 def _python_loader() -> tuple[str, ...]:
     return (sys.executable, "-B", str(EXAMPLES / "python" / "boot_loader.py"))
+
+
+def _go_boot() -> tuple[str, ...]:
+    return (str(built_program("go")),)
 
 
 @dataclass(frozen=True)
@@ -153,6 +187,12 @@ C_PROGRAM: Final = UpdatingProgram(
     _loader("portable_c", lambda: (str(_build_folder() / "waypost-boot"),)), firmware, "c"
 )
 PYTHON_PROGRAM: Final = UpdatingProgram(_loader("python-mqtt", _python_loader), _packed("mqtt_device"), "python")
+NODE_PROGRAM: Final = UpdatingProgram(
+    _loader("nodejs-mqtt", lambda: ("node", str(EXAMPLES / "nodejs" / "boot_loader.js"))), _packed_node, "node"
+)
+GO_PROGRAM: Final = UpdatingProgram(
+    ExampleProgram("go", _go_boot, arguments=lambda settings: ("boot", str(settings["SLOTS_FOLDER"]))), _built_go, "c"
+)
 STATES: Final = ("", "downloading", "verified", "installed", "started", "healthy", "rolled-back")
 """States of an update; the number of one is its place."""
 
@@ -202,7 +242,7 @@ class UpdatingDevice(ExampleRun):
             kept, trial, _ = (self.slots / "boot").read_text().split()
         other = self.slots / ("slot1" if kept == "0" else "slot0")
         size = other.stat().st_size if other.exists() else 0
-        if (self.slots / "update.json").exists():  # of the Python program
+        if (self.slots / "update.json").exists():  # of all but the C program
             document = json.loads((self.slots / "update.json").read_text())
             numbers = [STATES.index(document[name]) for name in ("state", "reported")]
             return SlotsState(kept, trial, *numbers, size)
