@@ -97,10 +97,21 @@ class HubConfiguration:
     webhook_networks: tuple[ReachableNetwork, ...] = ()
     """Networks that webhooks of tenants may reach, besides public addresses."""
 
+    @property
+    def registry_url(self) -> sa.URL:
+        """URL of the registry: the configured one, or the file in the data directory."""
+        return self.registry or sqlite_url(self.data / REGISTRY)
+
+    @property
+    def lake_place(self) -> LakePlace:
+        """Place of the lake: the configured one, or the folder of the data directory."""
+        return self.lake or place_of(self.data / LAKE)
+
 
 class ListenerCredentials(NamedTuple):
     """Authority, certificate and registration of a hub with enrolment."""
 
+    enroller: Enroller
     authority: KnownAuthority
     """An `OwnAuthority` if the key is here."""
     server: ServerCertificate
@@ -124,12 +135,11 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
     data = configuration.data
     try:
         own = own_credentials(data, configuration.enroller) if configuration.enroller is not None else None
-        registry = Registry(configuration.registry or sqlite_url(data / REGISTRY), writer_id(data))
+        registry = Registry(configuration.registry_url, writer_id(data))
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
             checkpoints = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
-            place = configuration.lake or data / LAKE
-            lake = DeltaLake(place, durable_versions=versions, start=checkpoints.submit)
+            lake = DeltaLake(configuration.lake_place, durable_versions=versions, start=checkpoints.submit)
             registry.commits.write_to(lake, partial(OlderCopyNotice(data).add, OlderCopySign.LAKE))
             registry.directory.mark_all_disconnected()
             registry.directory.admission.limit_to(lambda tenant: configuration.tenants.of(tenant).gateways)
@@ -149,11 +159,10 @@ def make_tap(configuration: HubConfiguration, lake: str, hub: str, now_us: Calla
 
     `lake`: its identity; `hub`: writer id; `now_us`: UTC microseconds.
     """
-    data, topic = configuration.data, configuration.kafka
-    registry = configuration.registry or sqlite_url(data / REGISTRY)
+    registry, topic = configuration.registry_url, configuration.kafka
     if topic is None:
         return HubTap(None, lake, registry, now_us)
-    place = place_of(configuration.lake or data / LAKE).uri
+    place = configuration.lake_place.uri
     url = registry.render_as_string(hide_password=False)
     return HubTap(TapJob(hub, place, TELEMETRY, url, topic), lake, registry, now_us)
 
@@ -167,4 +176,4 @@ def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:
     clients = registration.file if registration is not None else None
     server = ServerCertificate(data, authority, enroller.names, clients)
     server.keep(time.time())
-    return ListenerCredentials(authority, server, registration)
+    return ListenerCredentials(enroller, authority, server, registration)
