@@ -14,7 +14,7 @@ from cloud.hub.registry.notices import ChangeHint, ChangeNotices, NoticeTopic
 
 
 class HubCore(NamedTuple):
-    """What each service of one hub is made from."""
+    """Shared parts, from which each service of one hub is made."""
 
     configuration: HubConfiguration
     registry: sa.URL
