@@ -92,6 +92,7 @@ def prove(
     from cloud.proof.account import prove_account
     from cloud.proof.document import proof_document
     from cloud.proof.lake import LakeMissing
+    from cloud.proof.metrics import exposition
     from cloud.proof.proof import prove as judge
 
     if account is not None and (gateway, since, hours) != (None, None, False):
@@ -110,7 +111,7 @@ def prove(
             error="lake-not-readable",
         ) from None
     if metrics is not None:
-        _write(metrics, _metrics(proof, time.time()))
+        _write(metrics, exposition(proof, time.time()))
     if as_json:
         as_json.show([proof_document(proof)])
     else:
@@ -150,23 +151,6 @@ def _day(since: str | None) -> datetime.date | None:
         raise click.UsageError(
             f"--since {since}: expected a day such as 2026-11-22, or a time before now such as 36h or 7d"
         ) from None
-
-
-# --- Prometheus -------------------------------------------------------------------------------------------------------
-
-
-def _metrics(proof: Proof, now_s: float) -> str:
-    """Format totals in Prometheus' text format, for node_exporter's textfile collector."""
-    sums = {name: sum(getattr(one, name) for one in proof.totals) for name in _SUMS}
-    sums |= {
-        "given_up": sum(sum(one.given_up.values()) for one in proof.totals),
-        "findings": len(proof.findings) + proof.findings_left_out,
-        "proved_timestamp_seconds": int(now_s),
-    }
-    return "".join(f"# TYPE waypost_lake_{name} gauge\nwaypost_lake_{name} {value}\n" for name, value in sums.items())
-
-
-_SUMS = ("accepted", "landed", "waiting", "unexplained", "twice", "unstated")
 
 
 def _write(path: Path, text: str) -> None:

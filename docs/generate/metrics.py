@@ -1,4 +1,4 @@
-"""Prometheus metrics of a gateway and of a hub, from the collectors that produce them."""
+"""Prometheus metrics of a gateway, a hub and a proof, from the code that produces them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from cloud.proof.metrics import METRICS
 from docs.generate import markdown, source
 
 COLLECTORS: Final = {"Gateway": "edge/appliance/console/metrics.py", "Hub": "cloud/hub/metrics.py"}
@@ -142,4 +143,8 @@ def page() -> str:
             for each in metrics(path)
         ]
         parts.append(markdown.table(("metric", "type", "labels", "meaning"), rows))
+    parts.append(markdown.heading(2, "Proof", markdown.anchor("metrics Proof")))
+    parts.append("Gauges without labels, from `waypost prove --metrics FILE`.\n")
+    proof = [(markdown.code(name), markdown.prose(about)) for name, about in METRICS.items()]
+    parts.append(markdown.table(("metric", "meaning"), proof))
     return "\n".join(parts)

@@ -67,6 +67,92 @@ EVERYTHING: Final[dict[str, Any]] = {
     },
 }
 """Values that turn on everything that can be on together."""
+CHOICES: Final[dict[str, Any]] = {
+    **SMALLEST,
+    "replicas": 5,
+    "names": ["hub.example", "192.0.2.7"],
+    "image": {"repository": "registry.example/waypost-hub", "tag": "1.2.3", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "lake": {"place": "s3://fleet/lake", "region": "eu-central-1", "endpoint": "https://store.example:9000"},
+    "registry": {
+        "url": "postgresql://waypost@postgres.data:6432/waypost?sslmode=verify-full",
+        "existingSecret": "waypost-registry",
+        "passwordKey": "pass",
+    },
+    "hub": {"certificateDays": 30, "tenantQuota": {"waitingBytes": 134_217_728}, "trustedProxies": ["10.244.0.0/16"]},
+    "env": [{"name": "PGSSLROOTCERT", "value": "/etc/ssl/certs/ca-certificates.crt"}],
+    "podDisruptionBudget": {"maxUnavailable": 2},
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "hub"}},
+        }
+    ],
+    "nodeSelector": {"kubernetes.io/arch": "arm64"},
+    "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "hubs", "effect": "NoSchedule"}],
+    "affinity": {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]},
+                }
+            ]
+        }
+    },
+    "priorityClassName": "system-cluster-critical",
+    "podAnnotations": {"example.com/team": "fleet"},
+    "podLabels": {"example.com/team": "fleet"},
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/waypost"}},
+    "service": {
+        "annotations": {"service.beta.kubernetes.io/aws-load-balancer-type": "external"},
+        "loadBalancerSourceRanges": ["198.51.100.0/24"],
+        "httpsPort": 0,
+        "sessionAffinity": "ClientIP",
+    },
+    "console": {
+        "httpRoute": {
+            "enabled": True,
+            "host": "console.example",
+            "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "https"}],
+            "sessionPersistence": {"type": "Cookie", "sessionName": "waypost-hub"},
+        }
+    },
+    "networkPolicy": {
+        "from": [{"ipBlock": {"cidr": "198.51.100.0/24"}}],
+        "egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 6432, "protocol": "TCP"}]}],
+    },
+    "monitoring": {
+        "serviceMonitor": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "oauth2": {
+                "clientId": {"secret": {"name": "scrape", "key": "id"}},
+                "clientSecret": {"name": "scrape", "key": "secret"},
+                "tokenUrl": "https://login.example/token",
+            },
+        },
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+    "messaging": {
+        "caSecret": "messages-ca",
+        "existingSecret": "messages-user",
+        "addresses": {"tenants": ["acme", "default"]},
+        "rabbitmq": {
+            "enabled": True,
+            "image": "rabbitmq:4.1",
+            "tlsSecret": "messages-tls",
+            "storageClass": "fast",
+            "replies": ["app"],
+        },
+    },
+    "kafka": {"brokers": ["kafka:9092"]},
+    "maintain": {"enabled": True},
+}
+"""Values that exclude those of `EVERYTHING`, and those that are empty by default."""
+PROFILES: Final = {"smallest": SMALLEST, "everything": EVERYTHING, "choices": CHOICES}
 
 
 class HelmRun(NamedTuple):

@@ -84,7 +84,7 @@ class AlertRule(NamedTuple):
     for_s: int
     severity: AlertSeverity
     expression: str
-    """PromQL; ``$$is`` stands for comparison and threshold, ``$$window`` for the window."""
+    """PromQL; ``$$is`` is comparison and threshold, ``$$window`` the window, ``$$seconds`` the window in seconds."""
     summary: str
     """Annotation of Prometheus."""
     title: str
@@ -95,7 +95,11 @@ class AlertRule(NamedTuple):
     @property
     def promql(self) -> str:
         """Expression with threshold and window."""
-        values = {"is": f"{self.comparison.value} {self.threshold:g}", "window": prometheus_duration(self.window_s)}
+        values = {
+            "is": f"{self.comparison.value} {self.threshold:g}",
+            "window": prometheus_duration(self.window_s),
+            "seconds": str(self.window_s),
+        }
         return Template(self.expression).substitute(values)
 
     def holds(self, value: float) -> bool:
@@ -155,7 +159,10 @@ RULES: Final = (
     ),
     AlertRule(
         "WaypostMessagesGivenUp", _GATEWAY, Measure.DROPPED, _ABOVE, 0, 0, _WARNING,
-        "increase(waypost_ledger_entries_total[$window]) $is",
+        # The series of a reason begins with its first entry, which `increase` does not see.
+        "increase(waypost_ledger_entries_total[$window]) $is"
+        " or (waypost_ledger_entries_total $is unless waypost_ledger_entries_total offset $window)"
+        " and on (instance) (waypost_uptime_seconds offset $window or waypost_uptime_seconds < $seconds)",
         "{{ $labels.instance }}: messages were discarded ({{ $labels.reason }})",
         "messages were discarded",
         "waypost store info lists them; so does the table ledger of the lake",

@@ -18,7 +18,8 @@ from cloud.hub.messaging.settings import address_of
 from cloud.hub.tap.topic import CLIENT_ID
 from edge.broker.http.oidc_api import CALLBACK
 from tests.support.exposed_metrics import exposed_metrics
-from tests.support.helm import CHART, EVERYTHING, SMALLEST, render, run_helm
+from tests.support.helm import CHART, EVERYTHING, PROFILES, SMALLEST, render, run_helm
+from tests.support.pods import templates_of
 
 RABBITMQ = {
     "caSecret": "messages-ca",
@@ -67,7 +68,7 @@ def named(name: str, exposed: set[str]) -> bool:
 
 
 class TestValues:
-    @pytest.mark.parametrize("values", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+    @pytest.mark.parametrize("values", PROFILES.values(), ids=PROFILES)
     def test_examples_are_accepted(self, values: dict[str, Any]) -> None:
         jsonschema.validate(merged(defaults(), values), schema())
 
@@ -151,13 +152,7 @@ class TestMetrics:
 
 
 def pod_specs(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = []
-    for each in resources:
-        if each["kind"] in ("Deployment", "Job"):
-            found.append(each["spec"]["template"]["spec"])
-        elif each["kind"] == "CronJob":
-            found.append(each["spec"]["jobTemplate"]["spec"]["template"]["spec"])
-    return found
+    return [template["spec"] for template in templates_of(resources)]
 
 
 def only(resources: list[dict[str, Any]], kind: str, *, of_authority: bool = False) -> dict[str, Any]:
@@ -181,7 +176,7 @@ def volumes_of(spec: dict[str, Any]) -> Iterator[str]:
 class TestRendered:
     """With Helm, or with what it has rendered of this chart."""
 
-    @pytest.mark.parametrize("values", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+    @pytest.mark.parametrize("values", PROFILES.values(), ids=PROFILES)
     def test_lint_finds_nothing(self, values: dict[str, Any], tmp_path: Path) -> None:
         done = run_helm("lint", "--strict", str(CHART), values=values, folder=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
