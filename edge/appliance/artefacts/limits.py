@@ -71,6 +71,18 @@ REOPEN_S: Final = 60.0
 IMAGE_READ_BYTES: Final = 64 << 10
 """Bytes of an image that are read and sent at a time: messages get their turn in between, after 0.1 ms."""
 
+PART_PAUSES: Final = 4.0
+"""Pause behind each part for a device, as a multiple of the time that the event loop was busy with it: parts of images
+take a fifth of the loop, and messages have the rest."""
+
+PART_PAUSE_S_MIN: Final = 0.004
+"""Shortest pause behind a part: 250 parts a second. These are 8 MB/s over MQTT and 16 MB/s over HTTP, so an image of
+1 MB is at 100 devices after some ten seconds."""
+
+PART_PAUSE_S_MAX: Final = 0.05
+"""Longest pause behind a part, so that 128 chunks wait for less than the 10 seconds after which a device repeats its
+request."""
+
 READ_THREADS: Final = 2
 """Threads that read images for devices: a card that hangs holds both, and nothing else."""
 

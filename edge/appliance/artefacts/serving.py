@@ -1,7 +1,7 @@
 """Artefacts for the devices of a gateway, the same for all protocols: which device may have which, and downloads.
 
-Images are read on threads of their own, a part at a time and only as fast as the device receives them; the event loop
-gets its turn after each part, so that messages do not wait.
+Images are read on threads of their own, a part at a time and only as fast as the device receives them. Parts of all
+devices and protocols are sent one after the other, with a pause behind each, so that messages do not wait.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from edge.appliance.artefacts.reports import (
     attempt_after,
     is_before,
 )
+from edge.appliance.artefacts.turns import PartTurns
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.ranges import ByteRange, file_response
 from edge.broker.http.refusal import RequestRefused
@@ -67,6 +68,7 @@ class ArtefactServing:
         self._keeper = keeper
         self.reporting: Final = reporting
         self._reading = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="artefact-images")
+        self._turns = PartTurns()
         self._downloads: Counter[str] = Counter()
         """Downloads in progress by device."""
 
@@ -224,6 +226,7 @@ class ArtefactServing:
                 raise _fetched_again(artefact) from None
         if not content:
             raise _fetched_again(artefact)
+        await self._turns.take()
         return content
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -249,15 +252,16 @@ class ArtefactServing:
         await self._read_by(lambda: file.seek(wanted.start))
         left = wanted.stop - wanted.start
         while left > 0:
+            size = min(IMAGE_READ_BYTES, left)
+            content = await self._read_by(lambda size=size: file.read(size))  # type: ignore[misc]
+            if not content:
+                raise OSError(f"{artefact.image} is shorter than it was")
+            await self._turns.take()
             key = artefact.wanted.key
             now = self._keeper.known.get(key)
             here = now is not None and now.stored and now.number == artefact.number
             if device.ended.done() or not here or not self._keeper.may_fetch(key, device.name):
                 raise ConnectionAbortedError(f"the download of {artefact.manifest.label} was ended")
-            size = min(IMAGE_READ_BYTES, left)
-            content = await self._read_by(lambda size=size: file.read(size))  # type: ignore[misc]
-            if not content:
-                raise OSError(f"{artefact.image} is shorter than it was")
             left -= len(content)
             yield content
 

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from bridge.artefacts.report import UpdateState
 from bridge.device_pages import OfferedUpdate
-from edge.appliance.artefacts import limits, reporting, reports, serving
+from edge.appliance.artefacts import limits, reporting, reports, serving, turns
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.errors import IndexUnusable
 from edge.appliance.artefacts.library import HeldArtefact
@@ -418,6 +418,23 @@ def test_downloads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         rig.keeper.add()
         answer = await rig.ask("GET", "/artefacts/blinker/1.2.0/image")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+
+    run(tmp_path, test)
+
+
+def test_parts_for_all_devices_share_the_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over HTTP and MQTT; without pauses the parts for many devices are all sent before a PUBACK."""
+    monkeypatch.setattr(serving, "IMAGE_READ_BYTES", -(-len(IMAGE) // 10))
+    monkeypatch.setattr(turns, "PART_PAUSE_S_MIN", 0.02)
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        digest, begun = rig.keeper.known["blinker", "1.2.0"].manifest.digest, time.monotonic()
+        downloads = [rig.ask("GET", "/artefacts/blinker/1.2.0/image", user) for user in ("pump-1", "pump-2")]
+        chunks = [rig.serving.chunk("pump-1", digest, 0, 100, cast(Any, rig.devices)) for _ in range(10)]
+        answers, _ = await asyncio.gather(asyncio.gather(*downloads), asyncio.gather(*chunks))
+        assert [answer.content for answer in answers] == [IMAGE, IMAGE]
+        assert time.monotonic() - begun >= 29 * 0.02
 
     run(tmp_path, test)
 
