@@ -24,6 +24,7 @@ from tests.bench import (
     passes,
     retained,
     rollups,
+    simulated_devices,
     unlike,
     writes,
 )
@@ -165,6 +166,7 @@ CASES: Final[dict[str, Benchmark]] = {
         *unlike.CASES,
         pace.BENCHMARK,
         open_tabs.BENCHMARK,
+        simulated_devices.BENCHMARK,
         Comparison(
             "amqp-anycast", "AMQP anycast, 5 senders, 1 receiver, settled end to end", 20, amqp_anycast, None, ROUTER
         ),

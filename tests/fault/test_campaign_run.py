@@ -1,189 +1,145 @@
-"""A campaign for 200 devices behind four gateways: real processes, kills of gateways and hub, devices that reset.
+"""A campaign for devices behind narrow links: real processes, kills of gateways and hub, devices that reset.
 
 Each device ends on the new version or back on its old one, and the hub knows which. Each gateway fetches the image
-once.
+once. Readings are acknowledged as soon as without the campaign, and all of them land.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
 from typing import Any, Final
 
 import pytest
 
-from tests.support.artefacts import KEY, sealed
-from tests.support.configured_gateway import basic
-from tests.support.device_fleet import PASSWORD, DeviceFleet
-from tests.support.http_client import ask
+from tests.fault.campaign.fleet import CampaignFleet, Kills, RunningDevices, RunSize, Window, percentile
+from tests.support.lake import read_columns
 from tests.support.operator import HubOperator
-from tests.support.processes import Waypost, wait_until
+from tests.support.processes import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7_200)]
 
-GATEWAYS: Final = ("north", "east", "south", "west")
-DEVICES: Final = 200
-BAD_SHARE: Final = 0.1
-"""Devices that cannot run the new version, and go back."""
-RESET_SHARE: Final = 0.05
-"""Steps of a device that a reset ends: it forgets what it was doing."""
-IMAGE: Final = random.Random(5).randbytes(700_000)
-PIECE: Final = 256 << 10
-RUN_S: Final = 900.0
-THREADS: Final = 8
-
-
-class SimulatedDevice:
-    """Device with two slots: it downloads, verifies, installs, and goes back if the version does not run."""
-
-    def __init__(self, name: str, gateway: Waypost, seed: int) -> None:
-        self.name, self.gateway = name, gateway
-        self.random = random.Random(seed)
-        self.bad = self.random.random() < BAD_SHARE
-        self.runs = "1.1.0"
-        self.ended = False
-        self.resets = 0
-        self._content = b""
-        self._pending: list[str] = []
-        """States to report; on the device's own flash, so they last over a reset."""
-
-    def step(self) -> None:
-        """Do the next thing; a gateway that is away is asked again later."""
-        if self.random.random() < RESET_SHARE:
-            self._content, self.resets = b"", self.resets + 1
-            return
-        if self._pending:
-            if self._report(self._pending[0]):
-                self.ended = self._pending.pop(0) in ("healthy", "rolled-back")
-            return
-        if self.runs == "1.2.0" or self.ended:
-            return
-        found = self._ask("GET", "/artefacts")
-        offered = found is not None and any(each["version"] == "1.2.0" for each in found.get("artefacts", ()))
-        if not offered:
-            return
-        if len(self._content) < len(IMAGE):
-            self._download()
-            return
-        assert hashlib.sha256(self._content).digest() == hashlib.sha256(IMAGE).digest()
-        self._pending = ["installed", "rolled-back" if self.bad else "healthy"]
-        self.runs = "1.1.0" if self.bad else "1.2.0"
-
-    def _download(self) -> None:
-        start = len(self._content)
-        if not start and not self._report("downloading"):
-            return
-        fields = {**basic(self.name, PASSWORD), "Range": f"bytes={start}-{start + PIECE - 1}"}
-        try:
-            answer = ask(self.gateway, "GET", "/artefacts/blinker/1.2.0/image", headers=fields)
-        except (OSError, HTTPException):
-            return
-        if answer.status == 206:
-            self._content += answer.body
-
-    def _report(self, state: str) -> bool:
-        body = json.dumps({"state": state, "reason": "no boot" if state == "rolled-back" else ""}).encode()
-        return self._ask("POST", "/artefacts/blinker/1.2.0/report", body) is not None
-
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
-        fields = {**basic(self.name, PASSWORD), "Content-Type": "application/json"}
-        try:
-            answer = ask(self.gateway, method, path, body, fields)
-        except (OSError, HTTPException, ValueError, AssertionError):  # it is being killed, or starts
-            return None
-        if answer.status not in (200, 202):
-            return None
-        return answer.document if answer.body else {}
+SMALL: Final = RunSize(4, 200, 1 << 20, 125_000.0, 5.0, 0.1, 60.0)
+LARGE: Final = RunSize(20, 2_000, 2 << 20, 125_000.0, 10.0, 0.05, 120.0)
+"""Twenty links of 1 Mbit/s; an image takes 17 s."""
+PROCESSES: Final = 2
+IDLE_S: Final = {SMALL: 30.0, LARGE: 120.0}
+RECOVERY_S: Final = 20.0
+"""Time after a restart that does not count in the comparison: it takes the machine of the test for some seconds."""
+CONNECTED_S: Final = 600.0
+RUN_S: Final = 3_000.0
+LANDED_S: Final = 300.0
+SLOWER_MAX: Final = 1.5
+"""Most that the campaign may add to the 99th percentile of PUBACK, as a factor."""
 
 
-@pytest.fixture
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceFleet]:
-    with DeviceFleet(tmp_path_factory.mktemp("run")) as made:
-        for name in GATEWAYS:
-            made.enrol(name).start()
-        spec = {"trustedKeys": [KEY.public.pem], "artefacts": []}
-        document = {"apiVersion": "waypost/v1", "kind": "Artefacts", "metadata": {"name": "gateway"}, "spec": spec}
-        made.fleet("config", "apply", *GATEWAYS, "-f", made.written("artefacts.yaml", json.dumps(document)))
-        for name in GATEWAYS:
-            made.wait_for(name, "confirmed", 1)
-        yield made
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["200", "2000"])
+def test_each_device_ends_and_is_reported(tmp_path_factory: pytest.TempPathFactory, size: RunSize) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    image = random.Random(5).randbytes(size.image_bytes)
+    with CampaignFleet(folder, size) as fleet:
+        fleet.upload(image)
+        plans = fleet.register_all()
+        with RunningDevices(folder, plans, PROCESSES) as devices:
+            devices.wait_for("connected", size.devices, CONNECTED_S)
+            before = idle(devices, IDLE_S[size])
+            fetched_before = fleet.link_bytes()
+            begun, kills = time.monotonic(), Kills(RECOVERY_S)
+            path = start(fleet)
+            disturb(fleet, devices, kills)
+            hub = HubOperator(fleet.hub)
+            wait_until(lambda: hub.get(path)["state"] == "done", timeout_s=RUN_S, what="it is done", every_s=2.0)
+            campaign = Window(begun, time.monotonic())
+            fetched = {name: got - fetched_before[name] for name, got in fleet.link_bytes().items()}
+            after = idle(devices, IDLE_S[size])
+            outcomes = devices.end()
+        expected = {each.name: "failed" if each.bad else "done" for each in plans}
+        assert phases(hub, path) == expected
+        assert {name: each["runs"] for name, each in outcomes.items()} == {
+            each.name: "1.1.0" if each.bad else "1.2.0" for each in plans
+        }
+        assert {len(list((each.data / "artefacts").glob("*.image"))) for each in fleet.gateways.values()} == {1}
+        print(describe(outcomes, campaign, fetched))
+        assert max(fetched.values()) < 1.3 * size.image_bytes, "an image was fetched twice"
+        check_landed(fleet, outcomes)
+        compare(outcomes, (before, after), campaign, kills)
 
 
-def prepare(fleet: DeviceFleet, hub: HubOperator) -> list[SimulatedDevice]:
-    """Store the artefact and register the devices."""
-    assert hub.send("POST", "artefact-keys", {"pem": KEY.public.pem, "label": "Maker"}).status == 201
-    assert hub.send("POST", "artefacts", sealed(IMAGE), "application/cose").status == 201
-    part = hub.send("PUT", "artefacts/blinker/1.2.0/parts/0", IMAGE, "application/octet-stream")
-    assert part.status == 200
-    assert hub.send("POST", "artefacts/blinker/1.2.0/complete").status == 200
-    devices = []
-    for number in range(DEVICES):
-        name, place = f"d{number:03}", GATEWAYS[number % len(GATEWAYS)]
-        fleet.register(name, place)
-        devices.append(SimulatedDevice(name, fleet.gateways[place], number))
-    return devices
+def idle(devices: RunningDevices, seconds: float) -> Window:
+    """Let devices publish without a campaign; return the time."""
+    begun = time.monotonic()
+    readings = devices.counts()["readings"]
+    wait_until(lambda: time.monotonic() >= begun + seconds, timeout_s=2 * seconds, what="idle", every_s=1.0)
+    assert devices.counts()["readings"] > readings
+    return Window(begun, time.monotonic())
 
 
-def live(devices: list[SimulatedDevice], ended: threading.Event) -> None:
-    """Let devices take their steps until the end."""
-    while not ended.is_set():
-        for each in devices:
-            if not each.ended or each._pending:
-                each.step()
-        ended.wait(0.2)
-
-
-def test_each_device_ends_and_is_reported(fleet: DeviceFleet) -> None:
-    hub = HubOperator(fleet.hub)
-    devices = prepare(fleet, hub)
-    began = time.monotonic()
-    new = {"artefact": "blinker", "version": "1.2.0", "devices": ["d*"], "waves": "4,25%,100%", "soak_s": 600}
-    answer = hub.send("POST", "campaigns", {**new, "failures_max": DEVICES, "away_s": 3_600})
+def start(fleet: CampaignFleet) -> str:
+    """Start the campaign; return its path."""
+    new = {"artefact": "blinker", "version": "1.2.0", "devices": ["d*"], "waves": "1%,10%,50%,100%", "soak_s": 600}
+    answer = HubOperator(fleet.hub).send(
+        "POST", "campaigns", {**new, "failures_max": fleet.size.devices, "away_s": 7_200}
+    )
     assert answer.status == 201, answer
-    path, ended = f"campaigns/{answer.document['id']}", threading.Event()
-    with ThreadPoolExecutor(THREADS) as threads:
-        running = [threads.submit(live, devices[start::THREADS], ended) for start in range(THREADS)]
-        try:
-            chosen = random.Random(11)
-            for count in (4, 30, 60, 100, 140):
-                wait_until(
-                    lambda count=count: sum(each.ended for each in devices) >= count,  # type: ignore[misc]
-                    timeout_s=RUN_S, what=f"{count} devices have ended", every_s=0.5,
-                )  # fmt: skip
-                killed = fleet.gateways[chosen.choice(GATEWAYS)]
-                killed.kill()
-                fleet.hub.kill()
-                killed.start()
-                fleet.hub.start()
-            wait_until(lambda: hub.get(path)["state"] == "done", timeout_s=RUN_S, what="it is done", every_s=1.0)
-        finally:
-            ended.set()
-        for each in running:
-            each.result()
-    seconds = time.monotonic() - began
-    phases: dict[str, str] = {}
-    after = ""
-    while True:
+    return f"campaigns/{answer.document['id']}"
+
+
+def disturb(fleet: CampaignFleet, devices: RunningDevices, kills: Kills) -> None:
+    """Kill gateways and the hub while images are fetched, and as devices end."""
+    chosen = random.Random(11)
+
+    def fetching() -> list[str]:
+        return [name for name, each in fleet.gateways.items() if list((each.data / "artefacts").glob("*.part"))]
+
+    wait_until(lambda: bool(fetching()), timeout_s=RUN_S, what="an image is being fetched", every_s=0.5)
+    kills.kill(fleet.gateways[chosen.choice(fetching() or fleet.names)])
+    for number, share in enumerate((0.005, 0.05, 0.2, 0.4, 0.6, 0.8)):
+        devices.wait_for("ended", int(share * fleet.size.devices), RUN_S)
+        gateways = [fleet.gateways[name] for name in chosen.sample(fleet.names, max(1, len(fleet.names) // 10))]
+        kills.kill(*gateways, *([fleet.hub] if number % 2 == 0 else []))
+
+
+def phases(hub: HubOperator, path: str) -> dict[str, str]:
+    """Return the phase of each device."""
+    found: dict[str, str] = {}
+    after: str | None = ""
+    while after is not None:
         page = hub.get(f"{path}/devices?limit=500&after={after}")
-        phases.update((each["device"], each["phase"]) for each in page["devices"])
-        if page["next"] is None:
-            break
+        found.update((each["device"], each["phase"]) for each in page["devices"])
         after = page["next"]
-    expected = {each.name: "failed" if each.bad else "done" for each in devices}
-    assert phases == expected
-    assert {each.name: each.runs for each in devices} == {
-        each.name: "1.1.0" if each.bad else "1.2.0" for each in devices
-    }
-    fetched = Counter[str]()
-    for name, gateway in fleet.gateways.items():
-        fetched[name] = gateway.log.read_text().count("artefact blinker 1.2.0 is here")
-        assert len(list((gateway.data / "artefacts").glob("*.image"))) == 1
-    assert max(fetched.values()) <= 1, "a kill may come before the line"
-    print(f"{DEVICES} devices in {seconds:.0f} s, {Counter(phases.values())}, {sum(d.resets for d in devices)} resets")
+    return found
+
+
+def check_landed(fleet: CampaignFleet, outcomes: dict[str, Any]) -> None:
+    """Wait until all acknowledged readings are in the lake, each message once."""
+
+    def missing() -> int:
+        landed: dict[str, set[int]] = {}
+        for device, address, body in read_columns(fleet.lake, "telemetry", "device", "address", "body"):
+            if address.endswith("/t"):
+                landed.setdefault(device, set()).add(json.loads(body)["n"])
+        return sum(len(set(range(each["acked"])) - landed.get(name, set())) for name, each in outcomes.items())
+
+    wait_until(lambda: not missing(), timeout_s=LANDED_S, what="all acknowledged readings are in the lake", every_s=5.0)
+    names = read_columns(fleet.lake, "telemetry", "gateway", "epoch", "address", "sequence")
+    assert len(names) == len(set(names)), "a message has landed twice"
+
+
+def compare(outcomes: dict[str, Any], idle: tuple[Window, ...], campaign: Window, kills: Kills) -> None:
+    """Compare the times until PUBACK with the campaign and without it."""
+    quiet = sorted(wait_ms for each in idle for wait_ms in each.waits_ms(outcomes))
+    whole, apart = campaign.waits_ms(outcomes), campaign.waits_ms(outcomes, kills.times)
+    for name, found in (("idle", quiet), ("campaign", whole), ("without restarts", apart)):
+        shares = ", ".join(f"p{100 * share:g} {percentile(found, share):.1f}" for share in (0.5, 0.9, 0.99, 0.999))
+        print(f"PUBACK, {name}: {len(found)} readings, {shares} ms")
+    assert percentile(apart, 0.99) <= SLOWER_MAX * percentile(quiet, 0.99)
+
+
+def describe(outcomes: dict[str, Any], campaign: Window, fetched: dict[str, int]) -> str:
+    """Return a line about a run."""
+    ended = Counter(each["states"][-1] for each in outcomes.values())
+    sums = {what: sum(each[what] for each in outcomes.values()) for what in ("acked", "resets", "lost", "repeated")}
+    link = f"{min(fetched.values())} to {max(fetched.values())} bytes to a gateway"
+    return f"{len(outcomes)} devices in {campaign.end - campaign.begin:.0f} s: {dict(ended)}, {sums}, {link}"
