@@ -68,9 +68,9 @@ UPKEEP_INTERVAL_S: Final = 600.0
 WAITING_MAX: Final = 200
 """Requests that wait for the registry at one hub, of reading and of changing ones each; more are told to try again."""
 
-PAGES_AT_ONCE_MAX: Final = 16
-"""Gateways that a hub makes pages for at a time. Pages that the authority's process signs share `SIGNATURES_WAITED_MAX`
-requests with certificates."""
+PAGES_AT_ONCE_MAX: Final = 48
+"""Gateways that a hub makes pages for at a time: three turns of the authority's process, which so never waits for the
+hub. Pages share `SIGNATURES_WAITED_MAX` requests with certificates."""
 
 UNSIGNED_REST_S: Final = 10.0
 """Seconds that a hub requests no page after the authority's process has not signed one. It then requests one at a time

@@ -26,6 +26,7 @@ from cloud.hub.enrolment.limits import (
     PAGES_TURN_S,
     REVOCATIONS_CHECK_INTERVAL_S,
     SIGNATURE_ANSWERS_KEPT_S,
+    SIGNATURE_FIRST_CHECK_S,
     SIGNATURE_REQUEST_CHARACTERS_MAX,
     SIGNATURE_REQUESTS_KEPT_S,
     SIGNATURES_A_TURN_MAX,
@@ -85,8 +86,8 @@ class SigningTurn:
         self._enrolments.close()
         self._database.close()
 
-    def run(self) -> bool:
-        """Sign what waits, and publish; return whether more may wait. Raises `RegistryError`."""
+    def run(self) -> float:
+        """Sign what waits, and publish; return the seconds until the next turn. Raises `RegistryError`."""
         waiting = self._signatures.waiting(self._name, SIGNATURES_A_TURN_MAX, SIGNATURE_REQUEST_CHARACTERS_MAX)
         if waiting:
             answers = {each.id: self._answer(each.request) for each in waiting}
@@ -96,8 +97,10 @@ class SigningTurn:
             log.info("signed %d configurations", signed)
         self._publish()
         self._drop_old()
-        more = self._sign_pages()
-        return more or max(len(waiting), signed) == SIGNATURES_A_TURN_MAX
+        pages, more = self._sign_pages()
+        if more or max(len(waiting), signed) == SIGNATURES_A_TURN_MAX:
+            return 0.0
+        return SIGNATURE_FIRST_CHECK_S if waiting or signed or pages else REVOCATIONS_CHECK_INTERVAL_S
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -113,8 +116,8 @@ class SigningTurn:
         log.info("signed a certificate for %s", line(subject))
         return SignatureAnswer(made, None)
 
-    def _sign_pages(self) -> bool:
-        """Make and sign pages of devices, for some time; return whether more may wait.
+    def _sign_pages(self) -> tuple[int, bool]:
+        """Make and sign pages of devices, for some time; return their number, and whether more may wait.
 
         A page that cannot be read is refused for its gateway alone, and ends the pages of this turn.
         """
@@ -132,7 +135,7 @@ class SigningTurn:
                 break
         if answers:
             self._signatures.answer(answers)
-        return len(waiting) == PAGES_A_TURN_MAX or len(answers) < len(waiting)
+        return len(answers), len(waiting) == PAGES_A_TURN_MAX or len(answers) < len(waiting)
 
     def _answer_page(self, request: str) -> SignatureAnswer:
         try:
@@ -225,9 +228,9 @@ class AuthorityService:
     async def _sign(self, turn: SigningTurn) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            more = False
+            pause_s = REVOCATIONS_CHECK_INTERVAL_S
             try:
-                more = await loop.run_in_executor(self._executor, turn.run)
+                pause_s = await loop.run_in_executor(self._executor, turn.run)
             except RegistryError as error:
                 if self.trouble is None:
                     log.warning("nothing can be signed now: %s", error)
@@ -239,5 +242,5 @@ class AuthorityService:
                 if self.trouble is not None:
                     log.info("requests for signatures are answered")
                 self.trouble = None
-            if not more:
-                await self._hint.wait(REVOCATIONS_CHECK_INTERVAL_S)
+            if pause_s:
+                await self._hint.wait(pause_s)

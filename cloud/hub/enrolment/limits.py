@@ -38,8 +38,12 @@ takes `SIGNATURE_TIMEOUT_S`, and requests for OCSP need no authentication."""
 SIGNATURE_TIMEOUT_S: Final = 5.0
 """Wait of a hub for the authority's process, which answers within a second: a gateway that waits gives up after 15."""
 
+SIGNATURE_FIRST_CHECK_S: Final = 0.05
+"""Time from a request, and from an answer to one, until the next look for answers or requests that no notice has
+announced, as in SQLite: 200 pages of devices are some ten such looks one after the other."""
+
 SIGNATURE_CHECK_S: Final = 0.5
-"""Interval of looking for answers that no notice has announced, while some are awaited."""
+"""Longest interval of looking for answers, while some are awaited: it doubles while none comes."""
 
 SIGNATURES_WAITED_MAX: Final = 64
 """Requests of a hub to the authority's process at one time; more are refused with a retry. It signs some hundred a

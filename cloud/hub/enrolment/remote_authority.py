@@ -28,9 +28,11 @@ from cloud.hub.enrolment.limits import (
     AUTHORITY_PUBLISHED_S,
     PAGE_TIMEOUT_S,
     SIGNATURE_CHECK_S,
+    SIGNATURE_FIRST_CHECK_S,
     SIGNATURE_TIMEOUT_S,
     SIGNATURES_WAITED_MAX,
 )
+from cloud.hub.enrolment.request_queue import RequestQueue
 from cloud.hub.enrolment.signature_request import (
     UNKNOWN_REQUEST,
     GatewaySignature,
@@ -83,6 +85,9 @@ class RemoteAuthority:
         self._name = known.fingerprint.hex()
         self._thread = RegistryThread("signatures", database_of(registry))
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._requests = RequestQueue(self._store)
+        self._check_s = SIGNATURE_CHECK_S
+        """Seconds until the next look for answers that no notice announces."""
         self._waited: dict[str, asyncio.Future[SignatureAnswer]] = {}
         self._unwanted: set[str] = set()
         """Requests that timed out, until they are withdrawn."""
@@ -120,6 +125,7 @@ class RemoteAuthority:
         for future in self._waited.values():
             if not future.done():
                 future.set_exception(NotSigned("the hub stops"))
+        await self._requests.close()
         await self._thread.close()
 
     # --- certificates -----------------------------------------------------------------------------------------------
@@ -180,7 +186,8 @@ class RemoteAuthority:
         asked = WaitingRequest(secrets.token_hex(16), msgspec.json.encode(request).decode())
         future = self._waited[asked.id] = asyncio.get_running_loop().create_future()
         try:
-            await self._in_thread(lambda registry: registry.add(self._name, [asked]))
+            await self._requests.add(asked)
+            self._check_s = SIGNATURE_FIRST_CHECK_S
             self._hint.give()
             async with asyncio.timeout(timeout_s):
                 answer: SignatureAnswer = await future
@@ -222,8 +229,11 @@ class RemoteAuthority:
             pass
         raise SignatureDenied("it has answered without a page for this gateway")
 
+    async def _store(self, requests: Sequence[WaitingRequest]) -> None:
+        await self._in_thread(lambda registry: registry.add(self._name, requests))
+
     async def _rest(self, _seconds: float) -> None:
-        await self._hint.wait(SIGNATURE_CHECK_S if self._waited else AUTHORITY_PUBLISHED_S)
+        await self._hint.wait(self._check_s if self._waited else AUTHORITY_PUBLISHED_S)
 
     async def _poll(self) -> None:
         """Take answers, withdraw requests that timed out, and read what the authority has published."""
@@ -237,6 +247,7 @@ class RemoteAuthority:
 
         answers, published = await self._in_thread(work)
         self._unwanted.difference_update(unwanted)
+        self._check_s = SIGNATURE_FIRST_CHECK_S if answers else min(2.0 * self._check_s, SIGNATURE_CHECK_S)
         for each, answer in answers.items():
             future = self._waited.get(each)
             if future is not None and not future.done():

@@ -29,7 +29,11 @@ from cloud.hub.enrolment.certificate_renewal import CertificateRenewal
 from cloud.hub.enrolment.delegated_key import DelegatedKey
 from cloud.hub.enrolment.device_page_request import AnsweredPage, DevicePageRequest
 from cloud.hub.enrolment.files import ServerCertificate
-from cloud.hub.enrolment.limits import SIGNATURE_ANSWERS_KEPT_S, SIGNATURE_REQUESTS_KEPT_S
+from cloud.hub.enrolment.limits import (
+    SIGNATURE_ANSWERS_KEPT_S,
+    SIGNATURE_FIRST_CHECK_S,
+    SIGNATURE_REQUESTS_KEPT_S,
+)
 from cloud.hub.enrolment.remote_authority import NotSigned, RemoteAuthority, SignatureDenied, TooManyWaiting
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.enrolment.signature_request import (
@@ -55,6 +59,7 @@ from tests.support.registered_devices import RegisteredRows
 from tests.unit.enrolment.hub import shown
 
 DEADLINE_S = 20.0
+REQUESTS = 40
 RULES = SigningRules({"hub.example"}, 3_600.0)
 PAGE = DevicePageRequest("acme", "gw1", "")
 
@@ -403,6 +408,49 @@ class TestDevicePages:
 
         fleet.run(work)
 
+    def test_requests_of_one_moment_are_one_transaction(self, alone: Fleet) -> None:
+        async def work() -> None:
+            asked = [
+                asyncio.create_task(alone.remote.device_page(DevicePageRequest("acme", f"gw{number}", "")))
+                for number in range(REQUESTS)
+            ]
+            await until(lambda: waiting(alone) == REQUESTS)
+            with contextlib.closing(open_registry(alone.url).database) as database:
+                query = sa.select(signature_requests.c.made_at).distinct()
+                times = database.transaction(lambda tx: tx.execute(query).scalars().all())
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+            assert len(times) <= 2, "the first one, and all others"
+
+        alone.run(work)
+
+    def test_request_that_cannot_be_stored_stops_no_other(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+        RegisteredRows(fleet.url).add("pump")
+        add = Signatures.add
+
+        def fail(*_: object) -> None:
+            monkeypatch.setattr(Signatures, "add", add)
+            raise RegistryError("the registry is away")
+
+        async def work() -> None:
+            monkeypatch.setattr(Signatures, "add", fail)
+            with pytest.raises(RegistryError, match="away"):
+                await fleet.remote.device_page(PAGE)
+            async with fleet.signing():
+                assert await fleet.remote.device_page(PAGE) is not None
+
+        fleet.run(work)
+
+    def test_process_looks_again_at_once_after_a_request(self, fleet: Fleet) -> None:
+        """A registry in SQLite sends no notices."""
+        with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
+            idle_s = turn.run()
+            with contextlib.closing(open_registry(fleet.url).database) as database:
+                Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("p", encoded(PAGE))])
+            assert turn.run() == SIGNATURE_FIRST_CHECK_S
+            assert turn.run() == idle_s
+
     def test_process_that_is_away_signs_later(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
         RegisteredRows(fleet.url).add("pump")
         monkeypatch.setattr(remote_authority, "PAGE_TIMEOUT_S", 0.1)
@@ -464,14 +512,14 @@ class TestDevicePages:
             for name, text in asked.items():
                 Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest(name, text)])
             with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
-                assert turn.run() is True
+                assert turn.run() == 0.0
                 assert answered(fleet) == {"p1", "p2", "c"}
                 Signatures(database).add(fleet.own.fingerprint.hex(), [WaitingRequest("p4", encoded(PAGE))])
                 monkeypatch.setattr(authority_service, "PAGES_TURN_S", 0.0)
-                assert turn.run() is True
+                assert turn.run() == 0.0
                 assert answered(fleet) == {"p1", "p2", "c", "p3"}
                 monkeypatch.setattr(authority_service, "PAGES_A_TURN_MAX", 9)
-                assert turn.run() is False
+                assert turn.run() > 0.0
                 assert answered(fleet) == {*asked, "p4"}
 
     @pytest.mark.parametrize("pages", [True, False])
@@ -504,8 +552,8 @@ class TestDevicePages:
             for each, text in asked.items():
                 signatures.add(name, [WaitingRequest(each, text)])
             with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
-                assert turn.run() is True
-                assert turn.run() is False
+                assert turn.run() == 0.0
+                assert turn.run() > 0.0
             found = signatures.take_answers(asked)
             published = signatures.published(name)
         assert "damaged" in (found["p1"].refusal or "")
@@ -621,6 +669,6 @@ class TestTurn:
                 )
             )
             with contextlib.closing(SigningTurn(fleet.own, fleet.url, RULES, DevicePageSigner)) as turn:
-                assert turn.run() is False
+                assert turn.run() > 0.0
             found = database.transaction(lambda tx: tx.execute(configurations.select()).one())
         assert found.signature == authority_service.NO_SIGNATURE
