@@ -51,6 +51,7 @@ from cloud.hub.registry.registry import Registry
 from cloud.lake.limits import (
     GATHER_MS_MAX,
     HELD_BYTES_MAX,
+    HELD_RETRY_S_MAX,
     LANDING_BYTES_MAX,
     LANDING_ROWS_MAX,
     LEFT_BEHIND_BYTES_MAX,
@@ -397,8 +398,8 @@ class Committer:
         for entry in left:
             if progress and not entry.attempts:
                 log.error("gateway %s: data is held and will be retried: %s", entry.session.gateway, entry.words)
-            entry.attempts += 1
-            entry.due_s = now + min(RETRY_S_FIRST * 2 ** (entry.attempts - 1), RETRY_S_MAX) if progress else now
+            entry.attempts = entry.attempts + 1 if progress else 1  # the fault is not that of its content
+            entry.due_s = now + min(RETRY_S_FIRST * 2 ** (entry.attempts - 1), HELD_RETRY_S_MAX) if progress else now
         self._queue.put_held([entry for entry in left if not entry.session.gone])
         released = [entry for entry in group.entries if entry.verdict is LandingOutcome.RELEASED]
         self._queue.drop_later([*released, *(entry for entry in left if entry.session.gone)])

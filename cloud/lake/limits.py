@@ -56,9 +56,13 @@ row. An address with more (every second message thinned for hours) has its lowes
 RETRY_S_FIRST = 0.5
 """First pause after a failed landing; doubled up to `RETRY_S_MAX`."""
 
-RETRY_S_MAX = 10.0
-"""Maximum pause between two attempts: how late the hub notices free space, or that its registry has returned while
-gateways wait that could be at another hub."""
+RETRY_S_MAX = 2.0
+"""Maximum pause between two attempts while nothing can land: how late the hub notices free space, or that its registry
+or its bucket has returned. Gateways stay connected to it and wait, although another hub could serve them."""
+
+HELD_RETRY_S_MAX = 10.0
+"""Maximum pause between two attempts for content that cannot land while other content does: each costs the others some
+milliseconds."""
 
 FENCED_WITHIN = 40
 """Versions of other programs before our entry. Other hubs commit up to some times a second, and each attempt opens the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import threading
 import time
@@ -43,7 +44,7 @@ from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError, RegistryError
 from cloud.lake.landing import HubLossReason, LandedRanges, Landing, LedgerRange, UnreadableContent
-from cloud.lake.limits import CHECKPOINT_EVERY, QUIET_BYTES_MIN
+from cloud.lake.limits import CHECKPOINT_EVERY, QUIET_BYTES_MIN, RETRY_S_MAX
 from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.place.folder import Folder
 from tests.support.lake import rows
@@ -54,6 +55,7 @@ from tests.support.loop_wait import until
 def _retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.committer.RETRY_S_FIRST", 0.01)
     monkeypatch.setattr("cloud.hub.committer.RETRY_S_MAX", 0.05)
+    monkeypatch.setattr("cloud.hub.committer.HELD_RETRY_S_MAX", 0.05)
 
 
 def open_registry(directory: Path, writer: str = "this hub") -> Registry:
@@ -498,6 +500,35 @@ class TestFailedLandings:
         words = [record.getMessage() for record in caplog.records]
         assert len([text for text in words if "no space left on device" in text]) == 1
         assert words.count("landing works again") == 1
+
+    def test_pause_stays_short_however_long_nothing_lands(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Gateways wait at this hub that another one could serve."""
+        monkeypatch.setattr("cloud.hub.committer.RETRY_S_MAX", RETRY_S_MAX)
+        attempts_s: list[float] = []
+
+        async def scenario(bench: Bench) -> None:
+            loop = asyncio.get_running_loop()
+            real, ahead_s, away = loop.time, 0.0, True
+            monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
+
+            def fail(step: str) -> None:
+                if step == "prepared" and away:
+                    attempts_s.append(loop.time())
+                    raise LakeError("no space left on device")
+
+            bench.fail = fail
+            bench.send(bench.session(), "first")
+            while ahead_s < 60.0:
+                await asyncio.sleep(0)
+                ahead_s += 0.1 if bench.committer._under_way is None else 0.0
+            away = False
+            await bench.answered(1)
+
+        bench = run(tmp_path, scenario)
+        assert bench.answers == [("first", LandingOutcome.LANDED)]
+        assert max(after - before for before, after in itertools.pairwise(attempts_s)) < 4.0
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
     def test_batches_are_held_for_any_fault_and_land_afterwards(self, tmp_path: Path, fault: Exception) -> None:
