@@ -39,7 +39,7 @@ from cloud.lake.limits import (
     REFUSED_CHECK_S,
 )
 from cloud.lake.table_demands import DELETION_VECTORS, delta_fields, features_of, refusal_of
-from cloud.lake.transactions import TransactionLog
+from cloud.lake.transactions import LogIncomplete, TransactionLog
 from cloud.place.data_file import write_data_file
 from cloud.place.faults import explain_error
 from cloud.place.place import LOG, LakeLocation, LakePlace, place_of
@@ -159,22 +159,25 @@ class LakeTable:
     def committed(self, application: str) -> int | None:
         """Return the last commit id of an application in the table, read from disk; None without one."""
         with lake_errors(f"table {self.name} cannot be read"):
-            self._open_again()
-            found = self._delta.transaction_version(application)
-            sync_log(self._place, self.version)
-        return None if found is None else int(found)
+            return self._read_transactions().get(application)
 
     def transactions(self) -> dict[str, int]:
         """Return the last commit id of each application in the table, of a commit or of a fence, read from disk."""
-        with lake_errors(f"table {self.name} cannot be read"):
-            self._open_again()
-            found = self._transactions.read(self.version)
-            sync_log(self._place, self.version)
         last: dict[str, int] = {}
+        with lake_errors(f"table {self.name} cannot be read"):
+            found = self._read_transactions()
         for name, number in found.items():
             application = name.removesuffix(FENCED)
             last[application] = max(number, last.get(application, number))
         return last
+
+    def _read_transactions(self) -> Mapping[str, int]:
+        """Return the last transaction of each application, read from disk. Raises what delta-rs raises, OSError."""
+        if not self._read_news():
+            self._open_again()
+        found = self._transactions.read(self._version)
+        sync_log(self._place, self._version)
+        return found
 
     def settled(self, transaction: TransactionId) -> bool:
         """Return whether a transaction is in the table, for good. Raises `LakeError`.
@@ -202,10 +205,10 @@ class LakeTable:
         """Fence applications up to these commits. Raises `LakeError`."""
         for _ in range(FENCED_WITHIN):
             with lake_errors(f"table {self.name} cannot be written"):
-                self._open_again()
+                found = self._read_transactions()
                 wanted = [TransactionId(*each) for each in commits.items()]
-                left = [each for each in wanted if not self._is_fenced(each)]  # it may read the log again
-                last = {each: self._delta.transaction_version(each.application) or 0 for each in left}
+                left = [each for each in wanted if not _is_in(each, found.get(each.application + FENCED))]
+                last = {each: found.get(each.application, 0) for each in left}
                 if not last or self._put_entry(fence_entry(last)):
                     return
         raise self._contended()
@@ -260,9 +263,11 @@ class LakeTable:
             action = write_data_file(self._place, [rows.drop_columns(list(partitions))], values)
             self._failpoint("written")
             before = self._version
-            self._put_append(append_entry(action, transaction), transaction)
+            entries = self._put_append(append_entry(action, transaction), transaction)
             self._failpoint("committed")
             self._require_newest(before, action.path, transaction)
+            for version, transactions in entries:
+                self._transactions.note(version, transactions)
             for version in range(before + 1, self._version + 1):  # others may have added versions
                 sync_log(self._place, version)
             self._failpoint("synced")
@@ -270,13 +275,15 @@ class LakeTable:
         self._checkpoints.count_version(self._version)
         return self._version
 
-    def _put_append(self, entry: bytes, transaction: TransactionId | None) -> None:
-        """Write the log entry of an append as the next version that is free.
+    def _put_append(self, entry: bytes, transaction: TransactionId | None) -> Sequence[tuple[int, Mapping[str, int]]]:
+        """Write the log entry of an append as the next version that is free; return the versions that it read and the
+        one that it wrote, with their transactions.
 
         The entries of the versions that others have taken since are read, and the log is not. After many of them, or
         one that changes the table itself, delta-rs opens the table again.
         """
         self._require_allowed(transaction)
+        read: list[tuple[int, Mapping[str, int]]] = []
         for passed in range(1, APPEND_ATTEMPTS_MAX + 1):
             name = f"{LOG}/{self._version + 1:020}.json"
             if self._place.put_new(name, entry):
@@ -290,10 +297,13 @@ class LakeTable:
             else:
                 self._version += 1
                 self._passed.update(news.transactions)
+                read.append((self._version, news.transactions))
             self._require_allowed(transaction)
         else:
             raise self._contended()
         self._version += 1
+        read.append((self._version, {} if transaction is None else {transaction.application: transaction.commit}))
+        return read
 
     def _require_allowed(self, transaction: TransactionId | None) -> None:
         """Check that no version that this writer has seen forbids a transaction. Raises `LakeError`."""
@@ -351,23 +361,28 @@ class LakeTable:
 
     def _refresh(self) -> None:
         """Read the entries since the table was opened, or the table if entries were deleted since."""
+        if not self._read_news():
+            self._reopen()
+
+    def _read_news(self) -> bool:
+        """Read the entries since the table was opened; return False if that is not possible."""
         with contextlib.suppress(DeltaError):
             self._delta.update_incremental()
             if self._delta.version() >= self._version:
                 self._use(self._delta)
-                return
-        self._reopen()
+                return True
+        return False
 
     def _is_fenced(self, transaction: TransactionId) -> bool:
-        """Return whether a version up to the one seen fences a transaction. Raises `DeltaError`."""
+        """Return whether a version up to the one seen fences a transaction. Raises what delta-rs raises, OSError."""
         name = transaction.application + FENCED
         if name not in self._fences:
             try:
-                found = self._delta.transaction_version(name)  # it reads the log
-            except DeltaError:
-                self._reopen()  # its entries were deleted
-                found = self._delta.transaction_version(name)
-            self._fences[name] = found
+                found = self._transactions.read(self._version)
+            except LogIncomplete:  # its entries were deleted
+                self._reopen()
+                found = self._transactions.read(self._version)
+            self._fences[name] = found.get(name)
         return _is_in(transaction, self._fences[name]) or _is_in(transaction, self._passed.get(name))
 
     def compact(self) -> int:

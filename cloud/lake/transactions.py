@@ -1,4 +1,5 @@
-"""All transactions in the log of a Delta table. delta-rs answers only for an application with a known id.
+"""All transactions in the log of a Delta table. delta-rs answers only for an application with a known id, and reads the
+whole log for each answer.
 
 The newest checkpoint has the last transaction of each application up to its version; the entries after it have the
 later ones (Delta protocol, "Transaction Identifiers").
@@ -20,7 +21,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\
 """Checkpoint as one file, or a part of it and the number of parts."""
 
 
-ENTRIES_READ_MAX: Final = 100
+ENTRIES_READ_MAX: Final = 40
 """Entries read one by one, some 20 ms each in a bucket. For more, reading begins with a checkpoint; there is one every
 20 versions."""
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
@@ -31,21 +32,34 @@ class LogIncomplete(OSError):
 
 
 class TransactionLog:
-    """Last transaction of each application in a table; reads only entries that it has not read before."""
+    """Last transaction of each application in a table; reads only entries that it has not read before, or been told."""
 
     def __init__(self, place: LakePlace) -> None:
         self._place = place
         self._version = -1
         self._found: dict[str, int] = {}
 
+    def note(self, version: int, transactions: Mapping[str, int]) -> None:
+        """Take the transactions of an entry that its writer knows, if it is the next one."""
+        if 0 <= self._version == version - 1:
+            self._found.update(transactions)
+            self._version = version
+
     def read(self, version: int) -> Mapping[str, int]:
         """Return the transactions up to a version of the table. Raises OSError, `pyarrow.ArrowException`."""
-        far = self._version < 0 or version - self._version > ENTRIES_READ_MAX
-        if far or not self._read_entries(version):
+        if version == self._version:
+            return self._found
+        near = self._version >= 0 and 0 < version - self._version <= ENTRIES_READ_MAX and self._is_continued()
+        if not near or not self._read_entries(version):
             self._read_checkpoint(version)
             if not self._read_entries(version):
                 raise LogIncomplete(f"{self._place.uri}/{LOG} lacks entries after version {self._version}")
         return self._found
+
+    def _is_continued(self) -> bool:
+        """Return whether the last entry that was read is still there. Old ones are deleted, and then a writer that
+        stood still may have taken the next number, which no reader sees."""
+        return self._place.size(f"{LOG}/{self._version:020}.json") is not None
 
     def _read_checkpoint(self, version: int) -> None:
         """Begin with the newest checkpoint up to a version."""

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloud.lake import compaction, tables
+from cloud.lake.entries import fence_entry
 from cloud.lake.lake import TransactionId
 from cloud.lake.rows import record_rows
 from cloud.lake.tables import LakeTable
@@ -120,6 +121,37 @@ class TestTable:
             name for rows in again.read(["gateway"], {"gateway": "gw7"}) for name in rows["gateway"].to_pylist()
         ]
         assert gateways == ["gw7"]
+
+    def test_settling_reads_the_log_once(self, store: ObjectStore, lake: Bucket) -> None:
+        """Gateways wait for it when they change the hub: it took 97 requests, five times the whole log."""
+        table, other = (LakeTable.open(lake, "gateway_status") for _ in range(2))
+        for number in range(FILES):
+            table.append(state(number), TransactionId("app", number + 1))
+        assert other.settled(TransactionId("app", FILES))
+        begin = len(store.requests())
+        assert not other.settled(TransactionId("late", 1))
+        assert len(store.requests()) - begin <= 8
+        assert not table.settled(TransactionId("late", 2))
+        table.append(state(FILES), TransactionId("app", FILES + 1))
+        begin = len(store.requests())
+        assert not table.settled(TransactionId("late", 3))
+        assert len(store.requests()) - begin <= 10
+        assert other.append(state(0), TransactionId("own", 1)) == table.version + 1
+
+    def test_stale_entry_is_not_read(self, lake: Bucket) -> None:
+        """The entry after the last known one was deleted, and its number taken by a writer that stood still."""
+        table = LakeTable.open(lake, "gateway_status")
+        assert table.append(state(0), TransactionId("app", 1)) == 1
+        other = LakeTable.open(lake, "gateway_status")
+        assert other.committed("app") == 1
+        for number in range(2):
+            table.append(state(number), TransactionId("app", number + 2))
+        lake.at("gateway_status").delta().create_checkpoint()
+        for version in range(3):
+            lake.delete(f"gateway_status/_delta_log/{version:020}.json")
+        lake.put_new(f"gateway_status/_delta_log/{2:020}.json", fence_entry({TransactionId("app", 9): 9}))
+        assert other.committed("app") == 3
+        assert other.settled(TransactionId("app", 3))
 
     def test_put_answered_with_an_error_counts_when_it_was_done(
         self, store: ObjectStore, lake: Bucket, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,10 @@ class ObjectStore:
         with urllib.request.urlopen(f"http://{self.host}:{self.port}/{BUCKET}?{query}", timeout=READY_S) as answer:
             return re.findall("<Key>(.*?)</Key>", answer.read().decode())
 
+    def requests(self) -> list[tuple[str, str]]:
+        """Return method and path of each request so far."""
+        return re.findall(r'"(?:\x1b\[[0-9;]*m)*([A-Z]+) ([^ ?]+)', self._log.read_text())
+
     def environment(self, port: int | None = None) -> dict[str, str]:
         """Return the environment of a process that uses it, with another port for a proxy in between."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}

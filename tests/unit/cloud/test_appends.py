@@ -56,7 +56,9 @@ def counted() -> Iterator[Counter[str]]:
 
 class TestRequests:
     def test_append_writes_two_objects_and_looks_for_one(self, lake: Path) -> None:
+        """The first one, or a look at a commit, has read the transactions."""
         table = opened(lake)
+        assert table.committed("app") is None
         refresh = mock.patch.object(LakeTable, "_refresh", side_effect=AssertionError("the log is read again"))
         with counted() as found, refresh:
             for number in range(CHECKPOINT_EVERY - 1):
@@ -66,6 +68,7 @@ class TestRequests:
 
     def test_append_reads_what_others_have_appended_since(self, lake: Path) -> None:
         here, there = opened(lake), opened(lake)
+        assert here.committed("here") is None
         for number in range(4):
             there.append(state(number), TransactionId("there", number + 1))
         with counted() as found:
@@ -73,6 +76,19 @@ class TestRequests:
         assert found == {"put_new": 5, "read": 4, "size": 1}
         assert there.append(state(10), TransactionId("there", 5)) == 6
         assert len(gateways(lake)) == 6
+
+    def test_commit_of_another_writer_is_settled_without_reading_the_log_again(self, lake: Path) -> None:
+        here, there = opened(lake), opened(lake)
+        for number in range(CHECKPOINT_EVERY - 5):
+            there.append(state(number), TransactionId("there", number + 1))
+        assert here.committed("there") == CHECKPOINT_EVERY - 5
+        there.append(state(9), TransactionId("there", CHECKPOINT_EVERY))
+        with counted() as found:
+            assert here.settled(TransactionId("there", CHECKPOINT_EVERY))
+        assert found == {"read": 1, "size": 1}
+        with counted() as found:
+            assert not here.settled(TransactionId("late", 1))
+        assert found == {"put_new": 1}
 
     def test_table_is_opened_again_after_many_versions_of_others(self, lake: Path) -> None:
         here, there = opened(lake), opened(lake)
