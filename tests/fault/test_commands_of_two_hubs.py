@@ -106,12 +106,6 @@ def test_command_sent_at_one_hub_reaches_the_gateway_at_the_other(hubs: list[Way
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
-def test_thousand_commands_while_hubs_restart(hubs: list[Waypost]) -> None:
-    send_while_restarting(hubs, 1_000, 20, random.Random(random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.mark.slow
 def test_waiting_request_ends_within_a_second_of_the_receipt(hubs: list[Waypost]) -> None:
     here, there = hubs
     late_s = []

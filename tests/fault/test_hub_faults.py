@@ -3,7 +3,10 @@
 A run: a landing of one hub reaches a step, a fault comes, the gateway moves to the other hub, the fault ends, and the
 gateway is connected to both hubs at once. Then each of its messages is in the lake once.
 
-``WAYPOST_SEED=N WAYPOST_FAULT_RUNS=200 ./waypost test tests/fault/test_hub_faults.py -m slow -s``
+Most of a run is the length of its fault, so several clusters run at the same time. ``WAYPOST_FAULT_RUNS`` (216) and
+``WAYPOST_FAULT_CLUSTERS`` (4) change their number.
+
+``WAYPOST_SEED=N ./waypost test tests/fault/test_hub_faults.py -m slow -s``
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,9 +43,8 @@ BATCHES: Final = 8
 """Batches that a gateway sends before the fault."""
 MOVED_WITHIN_S: Final = 15.0
 """Longest time that a gateway waits at a hub without a fault, or after the end of its fault."""
-HELD_S: Final = (1.0, 7.0, 20.0)
-"""Lengths of a fault: shorter and longer than PostgreSQL's bound on idle transactions, and longer than all of a hub's
-pauses."""
+BRIEF_S: Final = (1.0, 7.0)
+"""Lengths of a brief fault: shorter and longer than PostgreSQL's bound on idle transactions."""
 PLACE: Final = f"s3://{BUCKET}/lake"
 
 
@@ -56,6 +59,16 @@ class Fault(enum.Enum):
     BUCKET_AWAY = "bucket away"
     BUCKET_SILENT = "no packet from the bucket"
     PROMOTED = "standby promoted"
+
+
+LONG_S: Final = {
+    Fault.SUSPENDED: 60.0,
+    Fault.CUT_OFF: 30.0,
+    Fault.SILENT: 30.0,
+    Fault.BUCKET_AWAY: 30.0,
+    Fault.BUCKET_SILENT: 30.0,
+}
+"""Length of a long fault, longer than all of a hub's pauses; a fault without one ends when its hub is back."""
 
 
 class FaultRun(NamedTuple):
@@ -247,20 +260,52 @@ def test_fault_at_a_step_of_a_landing(cluster: FaultyCluster, run: FaultRun) -> 
     cluster.check()
 
 
+def every_run() -> list[FaultRun]:
+    """Return each fault at each step, with each length that it may have."""
+    return [
+        FaultRun(fault, step, held_s)
+        for fault in Fault
+        for step in (*FAILPOINTS, None)
+        for held_s in ((*BRIEF_S, LONG_S[fault]) if fault in LONG_S else (0.0,))
+    ]
+
+
+def run_in_order(folder: Path, runs: Sequence[FaultRun], dice: random.Random) -> list[tuple[FaultRun, float]]:
+    """Do runs in one cluster, and check its lake; return the longest wait of each run."""
+    folder.mkdir()
+    waited_s = []
+    with faulty_cluster(folder) as cluster:
+        for number, run in enumerate(runs):
+            told = f"{folder.name}, run {number}: {run.fault.value} at {run.step}, {run.held_s:g} s"
+            try:
+                took_s = cluster.run(run, dice)
+            except Exception as error:
+                print(f"{told}: {error}", flush=True)
+                raise
+            print(f"{told}: answered after {took_s:.1f} s", flush=True)
+            waited_s.append((run, took_s))
+        cluster.check()
+    return waited_s
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_faults_at_all_steps_of_landings(cluster: FaultyCluster) -> None:
-    dice = random.Random(chosen_seed())
-    every = [FaultRun(fault, step, 0.0) for fault in Fault for step in (*FAILPOINTS, None)]
-    waited_s: defaultdict[Fault, list[float]] = defaultdict(list)
-    order: list[FaultRun] = []
-    for number in range(int(os.environ.get("WAYPOST_FAULT_RUNS", "200"))):
-        order = order or dice.sample(every, len(every))
-        run = order.pop()._replace(held_s=dice.choices(HELD_S, (6, 3, 1))[0])
-        print(f"{number}: {run.fault.value} at {run.step}, {run.held_s:g} s", end="", flush=True)
-        took_s = cluster.run(run, dice)
-        print(f": answered after {took_s:.1f} s", flush=True)
-        waited_s[run.fault].append(took_s)
-    cluster.check()
-    for fault, seconds in waited_s.items():
-        print(f"{fault.value}: {len(seconds)} runs, longest wait {max(seconds):.1f} s")
+def test_faults_at_all_steps_of_landings(tmp_path: Path) -> None:
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
+    seed, clusters = chosen_seed(), int(os.environ.get("WAYPOST_FAULT_CLUSTERS", "4"))
+    dice, every = random.Random(seed), every_run()
+    runs: list[FaultRun] = []
+    wanted = int(os.environ.get("WAYPOST_FAULT_RUNS", str(2 * len(every))))
+    while len(runs) < wanted:
+        runs += dice.sample(every, min(len(every), wanted - len(runs)))
+    with ThreadPoolExecutor(clusters) as pool:
+        parts = [
+            pool.submit(run_in_order, tmp_path / f"cluster{part}", runs[part::clusters], random.Random(seed + part))
+            for part in range(clusters)
+        ]
+    waits: defaultdict[tuple[Fault, float], list[float]] = defaultdict(list)
+    for run, took_s in itertools.chain.from_iterable(part.result() for part in parts):
+        waits[run.fault, run.held_s].append(took_s)
+    for (fault, held_s), seconds in sorted(waits.items(), key=lambda item: (item[0][0].value, item[0][1])):
+        print(f"{fault.value}, {held_s:g} s: {len(seconds)} runs, longest wait {max(seconds):.1f} s")
