@@ -1,7 +1,8 @@
 """Admission of new gateways: the quota `gateways` of their tenants, counted from the registry.
 
 The count is read on a connection that only reads: within the transaction that adds gateways, PostgreSQL would take
-every change of another hub for a conflict. While it fails, new gateways wait; known ones need no count. Hubs that admit
+every change of another hub for a conflict. While it fails, new gateways wait; known ones need no count. A connection
+that was lost is made again at once. Hubs that admit
 at the same time may exceed a quota together, by the gateways that the other hubs admit within `COUNT_FRESH_S` and one
 write: about a thousand from each of them (`cloud.hub.limits.HANDSHAKES_PER_S`), or all that have waited while the
 registry was away. One hub alone never exceeds it.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from cloud.hub.groups import Key, Presence
 from cloud.hub.registry.database import Database
@@ -31,6 +33,9 @@ FULL_REST: Final = 20.0
 """The same in multiples of the time that the count took: a full tenant takes a twentieth of the thread at most."""
 FULL_FRESH_S_MAX: Final = 60.0
 """Longest age of that count: one that stood still for 30 s with its server does not refuse gateways for ten minutes."""
+LOST_REST_S: Final = 5.0
+"""Pause after the connection was lost and could not be made again, which takes some seconds at most: the server may be
+back any moment, and new gateways wait."""
 COUNT_S_MAX: Final = 5.0
 """Longest time of a statement of the count, on PostgreSQL. The landing waits for it; new gateways wait for the next
 one, a minute later."""
@@ -121,10 +126,11 @@ class GatewayAdmission:
         if began_s < self._rests_until_s:
             return None
         try:
-            found = self._reading.transaction(lambda tx: self._read(tx, asked, changes, limit))
+            found = self._read_again_if_lost(lambda tx: self._read(tx, asked, changes, limit))
         except RegistryError as error:
             ended_s = self._clock()
-            self._rests_until_s = ended_s + _rest_s(ended_s - began_s)
+            rest_s = _rest_s(ended_s - began_s)
+            self._rests_until_s = ended_s + (min(rest_s, LOST_REST_S) if _is_lost(error) else rest_s)
             if not self.trouble:
                 log.warning("new gateways cannot be counted, and wait; known ones do not: %s", error)
             self.trouble = str(error)
@@ -133,6 +139,15 @@ class GatewayAdmission:
             log.info("new gateways are counted again")
         self.trouble, self._rests_until_s = "", 0.0
         return found
+
+    def _read_again_if_lost(self, work: Callable[[sa.Connection], _Asked]) -> _Asked:
+        """Read, and once more if the connection had been lost, perhaps since long ago. Raises `RegistryError`."""
+        try:
+            return self._reading.transaction(work)
+        except RegistryError as error:
+            if not (isinstance(error.__cause__, DBAPIError) and error.__cause__.connection_invalidated):
+                raise
+        return self._reading.transaction(work)
 
     def _read(
         self, tx: sa.Connection, asked: Sequence[Key], changes: Mapping[Key, Presence], limit: Callable[[str], int]
@@ -169,6 +184,12 @@ class GatewayAdmission:
         room = max(0, most - last.gateways)
         self._counted[tenant] = last._replace(gateways=last.gateways + min(room, len(keys)))
         return keys[room:]
+
+
+def _is_lost(error: RegistryError) -> bool:
+    """Return whether a connection was lost, or could not be made."""
+    cause = error.__cause__
+    return isinstance(cause, DBAPIError) and (cause.connection_invalidated or cause.statement is None)
 
 
 def _rest_s(took_s: float) -> float:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from cloud.hub.groups import GatewaySession, Key, LandingGroup, LandingOutcome, Presence, QueueEntry
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import RegistryError
-from cloud.hub.registry.gateway_admission import COUNT_FRESH_S, FULL_FRESH_S, FULL_REST, _count
+from cloud.hub.registry.gateway_admission import COUNT_FRESH_S, FULL_FRESH_S, FULL_REST, LOST_REST_S, _count
 from cloud.hub.registry.names import forget
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.registry import Registry
@@ -179,6 +179,48 @@ def test_count_that_takes_long_is_repeated_seldom(place: Place, monkeypatch: pyt
     clock.now_s += 0.5 * FULL_REST
     connect(registry, *keys("e"))
     assert counted == ["small", "small"]
+
+
+def lose(registry: Registry, times: int, *, connected: bool = True, then: Callable[[], None] = lambda: None) -> None:
+    """Let the connection of the next counts be lost, or not be made. `then` is called each time."""
+    reading = registry.directory.admission._reading
+    transaction = reading.transaction
+    left = [times]
+
+    def fail(work: Callable[[sa.Connection], object], **options: int) -> object:
+        if left[0] == 0:
+            return transaction(work, **options)
+        left[0] -= 1
+        then()
+        lost = sa.exc.OperationalError(
+            "SELECT" if connected else None, {}, Exception("closed"), connection_invalidated=connected
+        )
+        raise RegistryError("the server has closed the connection") from lost
+
+    reading.transaction = fail  # type: ignore[method-assign,assignment]
+
+
+def test_lost_connection_is_made_again_at_once(place: Place) -> None:
+    """The server was away since the last count, or a standby has taken over: a new gateway does not wait."""
+    registry = limited(place.open())
+    connect(registry, *keys("a"))
+    lose(registry, 1)
+    connect(registry, *keys("b"))
+    assert registry.directory.undecided == frozenset()
+    assert known(registry) == ["a", "b"]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_server_that_is_away_is_asked_again_soon(place: Place, connected: bool) -> None:
+    """Also if it took long to find that out: new gateways would wait for a minute after it is back."""
+    registry = limited(place.open())
+    clock = hold_clock(registry)
+    lose(registry, 2 if connected else 1, connected=connected, then=lambda: clock.advance(5.0))
+    connect(registry, *keys("a"))
+    assert registry.directory.undecided == frozenset(keys("a"))
+    clock.now_s += LOST_REST_S
+    connect(registry, *keys("a"))
+    assert known(registry) == ["a"]
 
 
 def test_as_many_as_come_at_once_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
