@@ -17,6 +17,7 @@ from tests.bench import (
     gold,
     hour,
     hub_replicas,
+    known_gateways,
     latency,
     many_gateways,
     open_tabs,
@@ -231,5 +232,6 @@ CASES: Final[dict[str, Benchmark]] = {
         first.BENCHMARK,
         many_gateways.BENCHMARK,
         hub_replicas.BENCHMARK,
+        known_gateways.BENCHMARK,
     )
 }  # fmt: skip
