@@ -176,6 +176,7 @@ class ArtefactServing:
         opened.enter_context(self._keeper.reading(artefact.number))
         if not artefact.stored:
             raise _fetched_again(artefact)
+        await self._turns.take()  # for the request, which takes the loop longer than a part
         try:
             file = await self._read_by(lambda: artefact.image.open("rb"))
         except OSError:

@@ -439,6 +439,27 @@ def test_parts_for_all_devices_share_the_turns(tmp_path: Path, monkeypatch: pyte
     run(tmp_path, test)
 
 
+def test_request_takes_a_turn_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ranges cost the loop more by their requests than by their bytes."""
+
+    async def test(rig: Rig) -> None:
+        rig.keeper.add()
+        turn, taken = rig.serving._turns.take, [0]
+
+        async def take() -> None:
+            taken[0] += 1
+            await turn()
+
+        monkeypatch.setattr(rig.serving._turns, "take", take)
+        for start in range(10):
+            wanted = {"Range": f"bytes={start}-{start}"}
+            answer = await rig.ask("GET", "/artefacts/blinker/1.2.0/image", headers=wanted)
+            assert answer.content == IMAGE[start : start + 1]
+        assert taken == [20]
+
+    run(tmp_path, test)
+
+
 def test_image_that_was_just_deleted(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         rig.keeper.add()
