@@ -10,6 +10,7 @@ ca=${WAYPOST_CA:-}
 [ -n "$ca" ] && scheme=https || scheme=http
 [ -n "$ca" ] && port=${WAYPOST_PORT:-8444} || port=${WAYPOST_PORT:-8080}
 gateway=$scheme://${WAYPOST_HOST:-127.0.0.1}:$port
+[ -n "${firmware_name:-}" ] || for file in firmware manifest update; do . "$(dirname "$0")/$file.sh"; done # an image has them
 window=8 # readings of one run of curl, which stops at the first that is not acknowledged
 
 log() { echo "$(date +%H:%M:%S) $*" >&2; }
@@ -108,6 +109,7 @@ send() {
         files=${files# "$file"}
         [ "$code" = 202 ] || { result=1; explain "$code"; break; }
         rm -f "$spool/$file"
+        [ $((1${file%.json} - 10000000000)) -lt "$first" ] || [ -e "$spool/delivered" ] || : > "$spool/delivered"
     done < "$spool/codes"
     [ -z "$files" ] || result=1
     return "$result"
@@ -215,9 +217,11 @@ obey() {
 [ -z "$ca" ] || [ -r "$ca" ] || fail 2 "WAYPOST_CA=$ca cannot be read"
 [ -z "${WAYPOST_CERTIFICATE:-}" ] || [ -n "$ca" ] || fail 2 "WAYPOST_CERTIFICATE needs TLS: set WAYPOST_CA too"
 case ${WAYPOST_INTERVAL_MS:-1000}$spool_readings in *[!0-9]*) fail 2 "WAYPOST_INTERVAL_MS or WAYPOST_SPOOL_READINGS is not a number" ;; esac
+[ -z "${WAYPOST_UPDATE_URL:-}" ] || [ -n "${WAYPOST_SLOT:-}" ] || fail 2 "WAYPOST_UPDATE_URL needs the boot loader: start boot_loader.sh"
 open_spool
 write_curl_settings
-rm -f "$spool/stopping" "$spool/failed" "$spool/clock"
+rm -f "$spool/stopping" "$spool/failed" "$spool/clock" "$spool/delivered" "$spool/restart"
+first=$next # first reading of this start; `delivered` says that the gateway has one: the sign of health of a new version
 echo "${WAYPOST_INTERVAL_MS:-1000}" > "$spool/interval_ms"
 main=$$
 boot=$(od -An -N4 -tx1 /dev/urandom | tr -d ' ')
@@ -226,11 +230,25 @@ measure_until_stopped &
 measuring=$!
 take_commands 9>&- &
 commands=$!
-trap 'kill "$measuring" "$commands" 2> /dev/null || true' EXIT
+updates=
+[ -z "${WAYPOST_UPDATE_URL:-}" ] || { update_forever 9>&- & updates=$!; }
+trap 'kill "$measuring" "$commands" $updates 2> /dev/null || true' EXIT
+
+# Tell the boot loader that the program is alive: a byte a quarter of the watchdog's time.
+fed_until=0
+feed() {
+    [ -n "${WAYPOST_SLOT:-}" ] || return 0
+    read -r up _ < /proc/uptime
+    [ "${up%.*}" -ge "$fed_until" ] || return 0
+    printf .
+    fed_until=$((${up%.*} + ${WAYPOST_WATCHDOG_S:-120} / 4))
+}
 
 connected=
 while true; do
+    feed
     [ ! -e "$spool/failed" ] || exit 1
+    [ ! -e "$spool/restart" ] || exit 75
     ask_time
     if empty; then
         [ ! -e "$spool/stopping" ] || kill -0 "$measuring" 2> /dev/null || break

@@ -15,10 +15,11 @@ import pytest
 from bridge.artefacts.keys import ArtefactAlgorithm, MakerPrivateKey
 from bridge.artefacts.manifest import ArtefactKind
 from tests.fault.firmware.checker import judge_example
-from tests.fault.firmware.programs import NEEDS_C, needs_built
+from tests.fault.firmware.programs import NEEDS_C, NEEDS_CURL, needs_built
 from tests.fault.firmware.scripted_gateway import ScriptedGateway
 from tests.fault.firmware.update_site import (
     C_PROGRAM,
+    CURL_PROGRAM,
     GO_PROGRAM,
     NODE_PROGRAM,
     PYTHON_PROGRAM,
@@ -42,6 +43,7 @@ PROGRAMS = [
     pytest.param(C_PROGRAM, id="portable_c", marks=NEEDS_C),
     pytest.param(PYTHON_PROGRAM, id="python"),
     pytest.param(NODE_PROGRAM, id="nodejs", marks=mqtt_js),
+    pytest.param(CURL_PROGRAM, id="curl", marks=(NEEDS_CURL, pytest.mark.slow)),
     pytest.param(GO_PROGRAM, id="go", marks=needs_built("go")),
 ]
 
@@ -66,7 +68,10 @@ def device_of(site: UpdateSite, program: UpdatingProgram, name: str, **settings:
 def finish(site: UpdateSite, device: UpdatingDevice) -> tuple[dict[str, list[Any]], int]:
     """Stop a device once all is delivered; return what arrived, and check that nothing of the spool was lost."""
     name = str(device.settings["DEVICE"])
-    site.command(name, b'{"stop": true}')
+    if device.program.listener == "https":
+        device.stop()  # without a queue for its commands
+    else:
+        site.command(name, b'{"stop": true}')
     assert device.ended() == 0, device.said()
     arrived = site.collect()
     verdict = judge_example([bytes(each.payload) for each in arrived[f"plant/{name}"]], device.spool.next)

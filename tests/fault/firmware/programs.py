@@ -112,8 +112,8 @@ def _board_arguments(settings: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in (addresses | named).items())
 
 
-_CURL: Final = pytest.mark.skipif(
-    None in map(shutil.which, ("curl", "jq", "flock")), reason="curl or jq is not installed"
+NEEDS_CURL: Final = pytest.mark.skipif(
+    None in map(shutil.which, ("curl", "jq", "flock", "openssl")), reason="curl, jq or openssl is not installed"
 )
 
 
@@ -136,7 +136,7 @@ PROGRAMS: Final = (
     ExampleProgram("python-amqp", _python("amqp_device.py"), listener="amqps"),
     ExampleProgram("go", _built("go"), answers_to_response_topic=False, marks=needs_built("go")),
     ExampleProgram("rust", _built("rust"), marks=needs_built("rust")),
-    ExampleProgram("curl", _curl, listener="https", last_will=False, has_spool_file=False, marks=(_CURL,)),
+    ExampleProgram("curl", _curl, listener="https", last_will=False, has_spool_file=False, marks=(NEEDS_CURL,)),
     ExampleProgram("nodejs-mqtt", _node("mqtt_device.js"), marks=(mqtt_js,)),
     ExampleProgram("nodejs-amqp", _node("amqp_device.js"), listener="amqps", marks=(rhea,)),
     ExampleProgram(

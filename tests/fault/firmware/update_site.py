@@ -159,6 +159,21 @@ def _built_go(version: str, sequence: int, *, has_key: bool = True) -> bytes:
         return (folder / "image").read_bytes()
 
 
+@functools.cache
+def _packed_shell(version: str, sequence: int, *, has_key: bool = True) -> bytes:
+    """Pack the program in shell as a version."""
+    keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
+    texts = {"name": NAME, "version": version, "sequence": sequence, "board": BOARD}
+    fields = [f"firmware_{key}={value}\n" for key, value in texts.items()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path in (EXAMPLES / "curl").glob("*.sh"):
+            shutil.copy(path, folder)
+        (folder / "firmware.sh").write_text(f"{''.join(fields)}maker_keys='{keys}'\n")
+        subprocess.run([str(folder / "pack.sh"), str(folder / "image")], check=True)
+        return (folder / "image").read_bytes()
+
+
 def _loader(name: str, command: Callable[[], tuple[str, ...]]) -> ExampleProgram:
     return ExampleProgram(name, command, arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),))
 
@@ -193,6 +208,16 @@ NODE_PROGRAM: Final = UpdatingProgram(
 GO_PROGRAM: Final = UpdatingProgram(
     ExampleProgram("go", _go_boot, arguments=lambda settings: ("boot", str(settings["SLOTS_FOLDER"]))), _built_go, "c"
 )
+CURL_PROGRAM: Final = UpdatingProgram(
+    ExampleProgram(
+        "curl",
+        lambda: (str(EXAMPLES / "curl" / "boot_loader.sh"),),
+        listener="https",
+        arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),),
+    ),
+    _packed_shell,
+    "c",
+)
 STATES: Final = ("", "downloading", "verified", "installed", "started", "healthy", "rolled-back")
 """States of an update; the number of one is its place."""
 
@@ -223,7 +248,7 @@ class UpdatingDevice(ExampleRun):
         (self.slots / "slot0").chmod(0o755)
         own: dict[str, object] = {
             "HOST": "127.0.0.1",
-            "PORT": site.links["mqtts"].port,
+            "PORT": site.links[loader.listener].port,
             "DEVICE": name,
             "INTERVAL_MS": 50,
             "SPOOL_READINGS": 4096,
