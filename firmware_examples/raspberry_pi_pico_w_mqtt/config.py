@@ -31,5 +31,9 @@ NTP_HOST = "pool.ntp.org"  # queried once after Wi-Fi is up; empty for none
 
 SPOOL = "spool"  # folder for the readings that wait; empty: in RAM only, where a reset loses them
 
+# Update of the program by itself, if boot_loader.py has started it
+UPDATE_S = 3600  # longest time between two looks for a new version
+TRIAL_S = 600  # time in which a new version has to deliver a reading
+
 # Tests only: a file that gets one JSON line for each acknowledged reading
 JOURNAL = ""

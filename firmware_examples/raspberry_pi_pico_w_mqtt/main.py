@@ -29,6 +29,11 @@ try:
 except ImportError:
     esp32 = None
 
+try:
+    import boot_loader
+except ImportError:  # this program is not updated
+    boot_loader = None
+
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 250, 8000
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 10, 86400000
 READING_IDS, STATUS_ID, ANSWER_ID, ANSWER_IDS = 65000, 65535, 65100, 100  # packet ids 1..65000 are readings
@@ -125,9 +130,15 @@ class PicoDevice:
         self.answers = 0
         self.clock_at = self.clock_ticks = self.clock_due = 0
         self.acknowledged = 0
+        self.delivered = False  # a reading of this start was acknowledged: the sign of health of a new version
         self.resent = 0
         self.stopping = False
         self.journal = open(settings["JOURNAL"], "w") if settings["JOURNAL"] else None
+        self.updater = None
+        if boot_loader and boot_loader.SLOT is not None:
+            from update import BoardUpdater
+
+            self.updater = BoardUpdater(self.client, settings, self.time_s, self.feed)
         self.note({"device": settings["DEVICE"], "address": settings["ADDRESS"], "protocol": "mqtt", "kind": "board"})
 
     # --- readings ---------------------------------------------------------------------------------------------
@@ -180,10 +191,16 @@ class PicoDevice:
         item = self.ring.acknowledge(packet_id)
         if item:
             self.acknowledged += 1
-            self.note({"acked": json.loads(item[1])["seq"], "sends": item[2]})
+            reading = json.loads(item[1])
+            self.delivered = self.delivered or reading.get("boot") == self.boot
+            self.note({"acked": reading["seq"], "sends": item[2]})
+        elif self.updater:
+            self.updater.on_ack(packet_id)
 
     def on_message(self, address, payload):
         """Obey a command, then answer it; the client acknowledges it when this returns."""
+        if self.updater and self.updater.on_message(address, payload):
+            return
         answer = {}
         error = self.obey(payload, answer)
         if error:
@@ -247,6 +264,8 @@ class PicoDevice:
         self.client.subscribe(settings["COMMAND_ADDRESS"], STATUS_ID)
         self.client.publish(settings["STATUS_ADDRESS"], b"online", STATUS_ID, retain=True)
         self.ring.rewind()
+        if self.updater:
+            self.updater.connected()
         self.note({"event": "connected", "at": time.time(), "detail": settings["GATEWAY"]})
 
     def flush(self):
@@ -275,10 +294,14 @@ class PicoDevice:
                     if self.acknowledged != seen:
                         delay_ms = RECONNECT_MS_MIN
                     self.flush()
+                    if self.updater and not self.stopping:
+                        self.updater.step(True, self.delivered)
                     self.client.service(max(0, min(ticks_diff(due, ticks_ms()), 50)) if not self.stopping else 50)
                 elif ticks_diff(now, retry_at) >= 0:
                     self.connect()
                 else:
+                    if self.updater:
+                        self.updater.step(False, self.delivered)
                     time.sleep(0.01)
             except OSError as why:
                 print("connection:", why)

@@ -196,10 +196,14 @@ class GatewayClient:
 
     def subscribe(self, address, packet_id):
         """Subscribe and wait for SUBACK."""
+        if not self.try_subscribe(address, packet_id):
+            raise OSError("the gateway refused the subscription")
+
+    def try_subscribe(self, address, packet_id):
+        """Subscribe and wait for SUBACK. Returns whether the gateway has granted it."""
         self._write(subscribe_packet(address, packet_id))
         body = self._wait(SUBACK)
-        if body[:2] != struct.pack("!H", packet_id) or body[2] & 0x80:
-            raise OSError("the gateway refused the subscription")
+        return body[:2] == struct.pack("!H", packet_id) and not body[2] & 0x80
 
     def publish(self, address, payload, packet_id, dup=False, retain=False):
         """Send at QoS 1. Calls `on_ack` later; if the connection breaks first, send again with `dup`."""

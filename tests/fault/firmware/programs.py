@@ -99,7 +99,7 @@ def _board() -> tuple[str, ...]:
     return (sys.executable, "-B", str(EXAMPLES / BOARD_FOLDER / "main.py"))
 
 
-def _board_arguments(settings: Mapping[str, object]) -> tuple[str, ...]:
+def board_arguments(settings: Mapping[str, object]) -> tuple[str, ...]:
     device = settings["DEVICE"]
     addresses = {
         "ADDRESS": f"plant/{device}",
@@ -142,7 +142,7 @@ PROGRAMS: Final = (
     ExampleProgram(
         "micropython",
         _board,
-        arguments=_board_arguments,
+        arguments=board_arguments,
         stop_signal=signal.SIGINT,
         answers_to_response_topic=False,
         has_spool_file=False,

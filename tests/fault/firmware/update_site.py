@@ -10,17 +10,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from bridge.artefacts.keys import MakerPrivateKey
 from tests.fault.firmware.programs import (
+    BOARD_FOLDER,
     C_FLAGS,
     C_SANITIZERS,
     C_SOURCES,
     EXAMPLES,
     ExampleProgram,
+    board_arguments,
 )
 from tests.fault.firmware.site import WAIT_S, ExampleRun, ExampleSite
 from tests.support.artefact_gateway import ArtefactGateway
@@ -174,6 +177,72 @@ def _packed_shell(version: str, sequence: int, *, has_key: bool = True) -> bytes
         return (folder / "image").read_bytes()
 
 
+BOARD_NAMES: Final = (
+    "HOST",
+    "PORT",
+    "DEVICE",
+    "INTERVAL_MS",
+    "SPOOL",
+    "SPOOL_READINGS",
+    "PASSWORD",
+    "CA",
+    "UPDATE_S",
+    "TRIAL_S",
+)
+"""Settings of a device that the program for boards has."""
+
+
+@functools.cache
+def _packed_board(version: str, sequence: int, *, has_key: bool = True) -> bytes:
+    """Pack the program for MicroPython as a version."""
+    keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
+    texts = {"NAME": NAME, "VERSION": version, "SEQUENCE": sequence, "BOARD": BOARD, "MAKER_KEYS": keys}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path in (EXAMPLES / BOARD_FOLDER).glob("*.py"):
+            shutil.copy(path, folder)
+        (folder / "firmware.py").write_text("".join(f"{key} = {value!r}\n" for key, value in texts.items()))
+        subprocess.run([sys.executable, "-B", str(folder / "pack.py"), str(folder / "image")], check=True)
+        return (folder / "image").read_bytes()
+
+
+def unpacked(image: bytes) -> dict[str, bytes]:
+    """Return the files of an image for boards."""
+    files = {}
+    while image:
+        line, _, rest = image.partition(b"\n")
+        name, size = line.decode().split()
+        files[name], image = rest[: int(size)], rest[int(size) :]
+    return files
+
+
+def _install_board(flash: Path, image: bytes) -> None:
+    """Write boot loader, settings and program into the flash of a board."""
+    for source, target in (("boot_loader", "boot_loader"), ("boot_loader", "main"), ("config", "config")):
+        shutil.copy(EXAMPLES / BOARD_FOLDER / f"{source}.py", flash / f"{target}.py")
+    (flash / "slot0").mkdir()
+    for name, content in unpacked(image).items():
+        (flash / "slot0" / name).write_bytes(content)
+
+
+def _board_has(flash: Path, image: bytes) -> bool:
+    return all((flash / "slot1" / name).read_bytes() == content for name, content in unpacked(image).items())
+
+
+def _install_file(slots: Path, image: bytes) -> None:
+    (slots / "slot0").write_bytes(image)
+    (slots / "slot0").chmod(0o755)
+
+
+def _file_has(slots: Path, image: bytes) -> bool:
+    return (slots / "slot1").read_bytes() == image
+
+
+def _power_on(settings: Mapping[str, object]) -> tuple[str, ...]:
+    own = {name: value for name, value in settings.items() if name in BOARD_NAMES}
+    return str(settings["SLOTS_FOLDER"]), *board_arguments(own)
+
+
 def _loader(name: str, command: Callable[[], tuple[str, ...]]) -> ExampleProgram:
     return ExampleProgram(name, command, arguments=lambda settings: (str(settings["SLOTS_FOLDER"]),))
 
@@ -196,6 +265,14 @@ class UpdatingProgram:
     """Return the program as a version with a sequence, with or without the key of the maker (`has_key`)."""
     language: str
     """Language of images in place of the program."""
+    install: Callable[[Path, bytes], None] = _install_file
+    """Write an image into slot 0 of a folder."""
+    has: Callable[[Path, bytes], bool] = _file_has
+    """Return whether slot 1 of a folder has this image."""
+    key: MakerPrivateKey = KEY
+    """Key of a maker that the program knows, for an algorithm that it has."""
+    over_mqtt: bool = False
+    """True if it gets images in chunks over MQTT."""
 
 
 C_PROGRAM: Final = UpdatingProgram(
@@ -218,6 +295,19 @@ CURL_PROGRAM: Final = UpdatingProgram(
     _packed_shell,
     "c",
 )
+BOARD_PROGRAM: Final = UpdatingProgram(
+    ExampleProgram(
+        "micropython",
+        lambda: (sys.executable, "-B", str(Path(__file__).with_name("micropython_board.py"))),
+        arguments=_power_on,
+    ),
+    _packed_board,
+    "board",
+    install=_install_board,
+    has=_board_has,
+    key=OTHER_KEY,
+    over_mqtt=True,
+)
 STATES: Final = ("", "downloading", "verified", "installed", "started", "healthy", "rolled-back")
 """States of an update; the number of one is its place."""
 
@@ -239,16 +329,15 @@ class UpdatingDevice(ExampleRun):
     """Device with the program in two slots."""
 
     def __init__(
-        self, site: UpdateSite, name: str, image: bytes, loader: ExampleProgram = C_PROGRAM.loader, **settings: object
+        self, site: UpdateSite, name: str, image: bytes, program: UpdatingProgram = C_PROGRAM, **settings: object
     ) -> None:
         folder = site.folder / name
         self.slots = folder / "slots"
         self.slots.mkdir(parents=True)
-        (self.slots / "slot0").write_bytes(image)
-        (self.slots / "slot0").chmod(0o755)
+        program.install(self.slots, image)
         own: dict[str, object] = {
             "HOST": "127.0.0.1",
-            "PORT": site.links[loader.listener].port,
+            "PORT": site.links[program.loader.listener].port,
             "DEVICE": name,
             "INTERVAL_MS": 50,
             "SPOOL_READINGS": 4096,
@@ -258,7 +347,7 @@ class UpdatingDevice(ExampleRun):
             "UPDATE_S": 1,
             "SLOTS_FOLDER": self.slots,
         }
-        super().__init__(loader, folder, own | settings)
+        super().__init__(program.loader, folder, own | settings)
 
     @property
     def state(self) -> SlotsState:
@@ -266,6 +355,8 @@ class UpdatingDevice(ExampleRun):
         if (self.slots / "boot").exists():
             kept, trial, _ = (self.slots / "boot").read_text().split()
         other = self.slots / ("slot1" if kept == "0" else "slot0")
+        if (part := other.with_suffix(".image")).exists():  # of a board
+            other = part
         size = other.stat().st_size if other.exists() else 0
         if (self.slots / "update.json").exists():  # of all but the C program
             document = json.loads((self.slots / "update.json").read_text())

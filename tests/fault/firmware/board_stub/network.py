@@ -1,0 +1,1 @@
+"""Module `network` of MicroPython on a computer, which has a network."""
