@@ -98,6 +98,8 @@ class SaslServer(Layer):
         self.spoken = ""
         """Protocol that the client speaks instead of AMQP 1.0; empty: AMQP 1.0, or unknown."""
         self._mechanism = ""
+        self.hostname = ""
+        """Name of the requested host in sasl-init; empty: none."""
         self._scram: ScramServer | None = None
         self._refusal_sent = False
         """The client has to answer our refusal challenge (RFC 7628 section 3.2.3)."""
@@ -149,6 +151,7 @@ class SaslServer(Layer):
         else:
             self._mechanism = str(fields[0]) if fields else ""
             response = fields[1] if len(fields) > 1 and isinstance(fields[1], bytes) else b""
+            self.hostname = fields[2] if len(fields) > 2 and isinstance(fields[2], str) else ""
             if self._mechanism in self.mechanisms:
                 self._begin(response)
             else:

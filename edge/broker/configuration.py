@@ -381,6 +381,10 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """Complete configuration of a broker. The default has no listeners and no users."""
 
     space: str = "default"
+    hosts: tuple[str, ...] = ()
+    """Names of hosts by which clients choose this space; empty for the gateway's own space, which has all others."""
+    spaces: tuple[BrokerConfiguration, ...] = ()
+    """Further address spaces of the gateway, each with its own name. They have the gateway's limits."""
     gateway: str = ""
     """Name of this node towards peers; empty: it has none."""
     authentication: AuthenticationMode = AuthenticationMode.NONE

@@ -48,6 +48,9 @@ ACCOUNT_SHARE_MAX: Final = 2
 """Divisor of a pool for one user, or one remote address: at most a half, so that the rest is left to others. Many
 devices may share a user, and many share an address behind a router."""
 
+TENANT_SPACES_MAX: Final = 16
+"""Further address spaces of one gateway. Each idle one takes 1.1 MB, and all share memory and connections equally."""
+
 STRAINED_SHARE: Final = 4
 """A pool is strained when less than this part of it is left. Then only one connection of the largest account is read,
 so that its message is completed before others start."""

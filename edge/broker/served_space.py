@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bridge.engine.loops import LOOPS
 from bridge.transport.driver import ConnectionDriver
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
+from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import BrokerConfiguration, DeviceApiConfiguration, Protocol
 from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Drivers
@@ -21,10 +22,13 @@ from edge.broker.listeners.mqtt import MqttDrivers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
+from edge.broker.model.budget import SpacePool
+from edge.broker.model.housekeeping import Housekeeping
 from edge.broker.model.tracing import Tracer
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.figures import NetworkFigures
+from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
@@ -50,14 +54,21 @@ class ServedSpace:
         drivers: ListDrivers,
         tracer: Tracer,
         *,
+        pool: SpacePool,
         clock_good: Callable[[], bool],
         network: Callable[[], NetworkFigures],
         administration: Administration | None = None,
+        certificates: bool = True,
     ) -> None:
-        """`gate` authenticates the clients of this space. `drivers` returns their connections. `network` returns
-        figures for ``$SYS``. `administration`: see `edge.broker.server.Broker`."""
-        loop = asyncio.get_running_loop()
+        """`gate` authenticates the clients of this space. `drivers` returns their connections, `pool` counts their
+        memory. `network` returns figures for ``$SYS``. `administration`: see `edge.broker.server.Broker`.
+        `certificates`: a verified client certificate authenticates its client."""
+        self._loop = loop = asyncio.get_running_loop()
         limits = configuration.limits
+        self.name: Final = configuration.space
+        self.hosts = configuration.hosts
+        """Names of hosts by which clients choose this space."""
+        self.pool: Final = pool
         self.gate = gate
         self._drivers = drivers
         self._space = Space(
@@ -103,7 +114,26 @@ class ServedSpace:
             self._arrivals,
             tracer,
             gate.refusals,
+            certificates=certificates,
         )
+
+        self._housekeeping = Housekeeping(
+            (
+                ("sessions", lambda: self.mqtt_sessions.tick(self._loop.time())),
+                ("router", self.router.tick),
+                ("credentials that expire", gate.expire),
+            )
+        )
+
+    def serves(self, driver: ConnectionDriver) -> bool:
+        """Return True for a connection of this space."""
+        owner = driver.owner
+        return isinstance(owner, ConnectionHandler | AmqpSession) and owner.router is self.router
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return sum(1 for _ in self._drivers())
 
     @property
     def protocols(self) -> Mapping[Protocol, Drivers]:
@@ -112,6 +142,7 @@ class ServedSpace:
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Apply the `Live` settings of a new configuration."""
+        self.hosts = configuration.hosts
         self.mqtt_sessions.match_dollar_topics(legacy=configuration.legacy_dollar_topics)
         self.amqp.rename(_container_id(configuration))
         self.router.quotas.bound_space(configuration.quota_bytes)
@@ -123,6 +154,15 @@ class ServedSpace:
         if self.devices is not None and api is not None and api.tenant == self.devices.tenant.name:
             self.devices.update(api)
         self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule), configuration.policies)
+
+    def tick(self) -> None:
+        """Do the housekeeping that is due; called by the owner's timer. A failing part does not stop the others."""
+        self._housekeeping.run()
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Parts of the housekeeping that fail, with the type of their exception."""
+        return {**self._housekeeping.failing, **self.router.housekeeping.failing}
 
     def disconnect_clients(self) -> None:
         """Stop commits of its own, and send each client the end of its connection, in this turn of the loop."""

@@ -6,6 +6,7 @@ It owns the connections between them, and the housekeeping tick. It knows no fil
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
 
@@ -13,11 +14,12 @@ from bridge.transport.driver import ConnectionDriver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.containers import ObservedConnection
-from edge.broker.configuration import BrokerConfiguration
+from edge.broker.configuration import BrokerConfiguration, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.listeners import BrokerListeners
 from edge.broker.listeners.resident_memory import resident_bytes
+from edge.broker.listeners.tcp import STOP_S
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
 from edge.broker.model.refusals import RefusalJournal
@@ -27,6 +29,10 @@ from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.served_space import ServedSpace
+from edge.broker.spaces.amqp import AmqpSpaceDrivers
+from edge.broker.spaces.fair_verification import FairVerification
+from edge.broker.spaces.mqtt import MqttSpaceDrivers
+from edge.broker.spaces.virtual_hosts import VirtualHosts
 from edge.broker.store.contract import Store
 from edge.broker.tracing.tracer import PacketTracer
 
@@ -54,9 +60,10 @@ class Broker:
         self._threads = VerificationThreads()
         self.refusals = RefusalJournal()
         """Refused clients, for operators."""
-        self.gate = Authenticator(
-            configuration.authentication, worker=self._threads, clock=self._loop.time, refusals=self.refusals
-        )
+        self.further: dict[str, ServedSpace] = {}
+        """Further address spaces, by name."""
+        self._verification = FairVerification(self._threads, shared=lambda: bool(self.further))
+        self.gate = self._make_gate(configuration)
         self.site = _site(configuration)
         """Host names under which HTTP and WebSocket are served."""
         limits = configuration.limits
@@ -67,8 +74,9 @@ class Broker:
             configuration,
             store,
             self.gate,
-            self._drivers,
+            lambda: self._drivers_of(self.space),
             self.tracer,
+            pool=self.admission.budget.space,
             clock_good=clock_good,
             network=self._network,
             administration=administration,
@@ -77,21 +85,23 @@ class Broker:
         self.devices = self.space.devices
         """Device API; None if the space has none."""
         self.mqtt_sessions = self.space.mqtt_sessions
+        self._clock_good = clock_good
+        self._subscribers_bytes_max = self.router.pool.bytes_max
+        self._hosts = VirtualHosts(self.space, self._count_for)
         self.listeners = BrokerListeners(
             configuration,
-            self.space.protocols,
+            {Protocol.MQTT: MqttSpaceDrivers(self._hosts), Protocol.AMQP: AmqpSpaceDrivers(self._hosts)},
             self.site,
             lambda: not self.gate.open,
             self.admission,
             self.tracer,
             self.refusals,
+            self._hosts.note_server_name,
         )
         self._housekeeping = Housekeeping(
             (
-                ("sessions", lambda: self.mqtt_sessions.tick(self._loop.time())),
-                ("router", self.router.tick),
+                ("address spaces", self._tick_spaces),
                 ("admission of connections", lambda: self.admission.tick(self.listeners.drivers)),
-                ("credentials that expire", self.gate.expire),
                 ("certificates", lambda: self.listeners.check_certificates(self._loop.time())),
             )
         )
@@ -109,18 +119,26 @@ class Broker:
         """Close the listeners and every connection; acknowledged messages are already on disk."""
         if self._ticker is not None:
             self._ticker.cancel()
-        self.space.disconnect_clients()
+        for space in self.spaces:
+            space.disconnect_clients()
         await asyncio.sleep(0)  # DISCONNECT and close are written at the end of this turn of the loop
         await self.listeners.stop()
-        self.space.finish()
+        for space in self.spaces:
+            space.finish()
         self.tracer.close()
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
-        """Apply the `Live` settings of a new configuration; all others have to be unchanged."""
+        """Apply the `Live` settings of a new configuration; all others have to be unchanged. Further spaces have a
+        `reconfigure` of their own."""
         self.configuration = configuration
         self.listeners.follow(configuration)
         self.space.reconfigure(configuration)
+
+    @property
+    def spaces(self) -> tuple[ServedSpace, ...]:
+        """All address spaces, the gateway's own first."""
+        return (self.space, *self.further.values())
 
     @property
     def amqp_connections(self) -> Mapping[int, ObservedConnection]:
@@ -146,7 +164,74 @@ class Broker:
     @property
     def failing(self) -> Mapping[str, str]:
         """Parts of the housekeeping that fail, with the type of their exception."""
-        return {**self._housekeeping.failing, **self.router.housekeeping.failing}
+        found = {**self._housekeeping.failing, **self.space.failing}
+        for name, space in self.further.items():
+            found.update({f"{part} of space {name}": kind for part, kind in space.failing.items()})
+        return found
+
+    # --- address spaces ---------------------------------------------------------------------------------------
+
+    def _make_gate(self, configuration: BrokerConfiguration) -> Authenticator:
+        """Make the authenticator of one space."""
+        worker = self._verification.worker_of(configuration.space)
+        clock, mode = self._loop.time, configuration.authentication
+        return Authenticator(mode, worker=worker, clock=clock, refusals=self.refusals)
+
+    def add_space(self, configuration: BrokerConfiguration, store: Store) -> ServedSpace:
+        """Serve a further address space. The caller makes the store, and closes it after `remove_space` or `stop`."""
+        space: ServedSpace
+        space = ServedSpace(
+            configuration,
+            store,
+            self._make_gate(configuration),
+            lambda: self._drivers_of(space),
+            self.tracer,
+            pool=self.admission.add_space(configuration.space),
+            clock_good=self._clock_good,
+            network=NetworkFigures,  # those of the process would tell about other spaces
+            certificates=False,
+        )
+        self.further[space.name] = space
+        self._follow_spaces()
+        return space
+
+    async def remove_space(self, space: ServedSpace) -> None:
+        """End the connections of a further space, and no longer serve it. Its messages are on disk."""
+        del self.further[space.name]
+        self._follow_spaces()
+        space.disconnect_clients()
+        await asyncio.sleep(0)  # DISCONNECT and close are written at the end of this turn of the loop
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                while open_drivers := list(self._drivers_of(space)):
+                    for driver in open_drivers:
+                        driver.abort()
+                    await asyncio.sleep(0)
+        space.finish()
+        self.admission.remove_space(space.pool)
+
+    def reconfigure_space(self, space: ServedSpace, configuration: BrokerConfiguration) -> None:
+        """Apply a changed configuration of a further space."""
+        space.reconfigure(configuration)
+        self._follow_spaces()
+
+    def _follow_spaces(self) -> None:
+        """Let new connections choose among the present spaces, which share the memory for slow subscribers equally."""
+        self._hosts.follow(self.further.values())
+        for space in self.spaces:
+            space.router.pool.bytes_max = self._subscribers_bytes_max // len(self.spaces)
+
+    def _tick_spaces(self) -> None:
+        for space in self.spaces:
+            space.tick()
+
+    def _count_for(self, driver: ConnectionDriver, space: ServedSpace) -> None:
+        self.admission.choose(driver, space.pool)
+
+    def _drivers_of(self, space: ServedSpace) -> Iterator[ConnectionDriver]:
+        """Return the connections of a space; all of them while there is only one."""
+        drivers = self.listeners.drivers()
+        return drivers if space is self.space and not self.further else filter(space.serves, drivers)
 
 
 def _site(configuration: BrokerConfiguration) -> Site:

@@ -128,6 +128,11 @@ class AmqpSession:
     def container_id(self) -> str:
         return self._peer.container_id
 
+    @property
+    def router(self) -> Router:
+        """Router of its address space."""
+        return self._router
+
     # --- for management -----------------------------------------------------------------------------------------
 
     def figures(self) -> ConnectionFigures:

@@ -11,32 +11,26 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 import msgspec
 
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.lingering import lingering_of
 from edge.broker.limits import (
-    ADMISSION_CHECK_S,
     FEW_CONNECTIONS_SHARE,
     LINKS_HELD_BYTES_MAX,
     PACKETS_HELD_MAX,
     RESERVED_CONNECTIONS_SHARE,
     SHED_S,
-    STRAINED_CHECK_S,
-    STRAINED_S_MAX,
-    STRAINED_SHARE,
     TRIM_GROWTH_BYTES,
     Limits,
 )
+from edge.broker.listeners.relief import NO_MEMORY, PoolRelief, TimeSlices, nearly_full_at
 from edge.broker.listeners.resident_memory import ResidentMemory, resident_bytes
-from edge.broker.model.budget import Budget, MemoryAccount
+from edge.broker.model.budget import Budget, MemoryAccount, SpacePool
 from edge.broker.model.remote import remote_of
 
 log = logging.getLogger(__name__)
-
-NO_MEMORY: Final = "memory limit: other connections have to complete their packets first"
 
 
 class AdmissionFigures(msgspec.Struct):
@@ -68,13 +62,12 @@ class Admission:
         self._few = max(limits.connections_max // FEW_CONNECTIONS_SHARE, 1)
         self.identified = 0
         """Connections that have authenticated, or need not, since the start."""
-        self._relief: asyncio.TimerHandle | None = None
-        self._strained_since: float | None = None
-        self._paused: set[ConnectionDriver] = set()
+        self._reliefs = {budget.space: PoolRelief(budget.space, self._shed_soon)}
+        self._chosen: dict[ConnectionDriver, SpacePool] = {}
+        """Pools of connections that have chosen their address space and are not authenticated yet."""
         self._shedding: dict[MemoryAccount, Iterator[None]] = {}
         """Accounts above their limit; each step of the iterator closes a connection."""
-        self._counting: Iterator[None] | None = None
-        """Updates the memory of connections, one with each step."""
+        self._slices = TimeSlices(self._loop)
         self._sheds = False
         """A connection is being closed, which may count memory of others."""
         self._last_shed = ""
@@ -119,6 +112,24 @@ class Admission:
         account.join()
         self.hold(driver, cost_bytes)
 
+    def add_space(self, name: str) -> SpacePool:
+        """Add an address space; return the pool that counts its connections."""
+        pool = self.budget.add_space(name)
+        self._reliefs[pool] = PoolRelief(pool, self._shed_soon)
+        return pool
+
+    def remove_space(self, pool: SpacePool) -> None:
+        """Remove an address space, after the end of its connections."""
+        self._reliefs.pop(pool).stop()
+        self._shedding.pop(pool, None)
+        self.budget.remove_space(pool)
+
+    def choose(self, driver: ConnectionDriver, pool: SpacePool) -> None:
+        """Count the connection in this pool once its client is authenticated; by default it is that of the gateway's
+        own space."""
+        if driver.account is not None:
+            self._chosen[driver] = pool
+
     def identify(self, driver: ConnectionDriver, user: str) -> bool:
         """Count the connection for its user. Return False at a connection limit.
 
@@ -127,8 +138,12 @@ class Admission:
         before: MemoryAccount | None = driver.account
         if before is None:
             return False  # it was closed to make room
-        account = self.budget.user_at(user, before.name)
-        if self.budget.space.connections >= self._places and account.connections >= self._few:
+        pool = self._chosen.pop(driver, self.budget.space)
+        if pool not in self._reliefs:
+            return False  # its space was removed
+        account = pool.user_at(user, before.name)
+        places, few = self._places // len(self._reliefs), max(self._few // len(self._reliefs), 1)
+        if pool.connections >= places and account.connections >= few:
             self.figures.refused += 1
             account.close_when_empty()
             return False
@@ -150,10 +165,10 @@ class Admission:
             self._shed(driver)
         exceeded = account.exceeded()
         if exceeded is not None:
-            self._shed_soon(exceeded, _strained_at(exceeded))
+            self._shed_soon(exceeded, nearly_full_at(exceeded))
             self._shed_until(exceeded, exceeded.bytes_max)
-        elif self._relief is None and self._strained:
-            self._relief = self._loop.call_later(STRAINED_CHECK_S, self._relieve)
+        elif (relief := self._relief_of(account)) is not None:
+            relief.check_soon()
 
     def forget(self, driver: ConnectionDriver) -> None:
         """Stop counting a connection; at most its socket is left."""
@@ -161,7 +176,9 @@ class Admission:
         if account is not None:
             self._left = True
             driver.charge(None)
-            self._paused.discard(driver)
+            self._chosen.pop(driver, None)
+            if (relief := self._relief_of(account)) is not None:
+                relief.forget(driver)
             account.hold(driver, 0)
             account.leave()
 
@@ -172,8 +189,9 @@ class Admission:
 
         If the process exceeds its limit, update all connections and close some.
         """
-        if self.budget.space.bytes or self._paused:
-            self._relieve()
+        for relief in list(self._reliefs.values()):
+            if relief.needed:
+                relief.run()
         held = self.budget.gateway.bytes
         self._most_held = max(self._most_held, held)
         freed = self._most_held - held >= TRIM_GROWTH_BYTES or self.figures != self._logged
@@ -181,7 +199,7 @@ class Admission:
         if self.resident.update(self._loop.time(), freed=freed, left=left):
             self._most_held = held
         if self.resident.exceeded:
-            self._start_counting(self._count_all(list(drivers())))
+            self._slices.start(self._count_all(list(drivers())))
         self._log_figures()
 
     def _log_figures(self) -> None:
@@ -241,72 +259,22 @@ class Admission:
                     self._shed(driver)
                     yield
 
-    @property
-    def _strained(self) -> bool:
-        space = self.budget.space
-        return space.bytes > _strained_at(space)
-
-    def _relieve(self) -> None:
-        if self._relief is not None:
-            self._relief.cancel()
-            self._relief = None
-        self._start_counting(self._count_holders())
-
-    def _start_counting(self, steps: Iterator[None]) -> None:
-        """Run these steps in time slices, one in each turn of the loop, unless others are running."""
-        if self._counting is None:
-            self._counting = steps
-            self._count_slice()
-
-    def _count_slice(self) -> None:
-        until = time.monotonic() + ADMISSION_CHECK_S
-        steps, self._counting = self._counting, None
-        for _ in steps or ():
-            if time.monotonic() > until:
-                self._counting = steps
-                self._loop.call_soon(self._count_slice)
-                return
+    def _relief_of(self, account: MemoryAccount) -> PoolRelief | None:
+        """Return the relief of the pool that an account belongs to; None before the client is authenticated."""
+        above: MemoryAccount | None = account
+        while above is not None:
+            if isinstance(above, SpacePool):
+                return self._reliefs.get(above)
+            above = above.parent
+        return None
 
     def _count_all(self, drivers: list[ConnectionDriver]) -> Iterator[None]:
         """Update all connections, then release half the memory of the largest pool."""
         for driver in drivers:
             driver.count()
             yield
-        pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
+        pool = max(*self.budget.spaces, self.budget.unauthenticated, key=_bytes_of)
         self._shed_soon(pool, pool.bytes // 2)
-
-    def _count_holders(self) -> Iterator[None]:
-        for driver in list(self.budget.space.all_holders()):
-            driver.count()
-            yield
-        if self._strained:
-            yield from self._pause_all_but_largest()
-            return
-        self._strained_since = None
-        while self._paused and not self._strained:
-            self._paused.pop().resume_reading(NO_MEMORY)
-            yield
-
-    def _pause_all_but_largest(self) -> Iterator[None]:
-        """Pause all connections of the largest account except the largest one, so that it can complete its packet.
-
-        After `STRAINED_S_MAX` close connections instead.
-        """
-        space, now = self.budget.space, self._loop.time()
-        if self._strained_since is None:
-            self._strained_since = now
-        elif now - self._strained_since > STRAINED_S_MAX:
-            self._strained_since = now
-            self._shed_soon(space, _strained_at(space))
-            return
-        largest, *others = space.largest_holder().holders_by_size()
-        self._paused.discard(largest)
-        largest.resume_reading(NO_MEMORY)
-        for driver in others:
-            if driver.account is not None and driver not in self._paused:  # it may have ended in the meantime
-                driver.pause_reading(NO_MEMORY)
-                self._paused.add(driver)
-                yield
 
     def _shed(self, driver: ConnectionDriver) -> None:
         account: MemoryAccount | None = driver.account
@@ -350,10 +318,6 @@ class ConnectionMeter:
 
     def ended(self, driver: ConnectionDriver) -> None:
         self._admission.forget(driver)
-
-
-def _strained_at(account: MemoryAccount) -> int:
-    return account.bytes_max - account.bytes_max // STRAINED_SHARE
 
 
 def _bytes_of(account: MemoryAccount) -> int:

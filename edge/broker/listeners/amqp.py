@@ -9,7 +9,7 @@ from typing import Any
 from bridge.engine import Condition, Engine, PeerOpened
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.connection import ConnectionMachine
-from bridge.transport.driver import ConnectionDriver, MemoryMeter
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner, MemoryMeter
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
 from edge.broker.amqp.containers import ContainerRegistry, ObservedConnection
@@ -63,6 +63,10 @@ class AmqpRefusal:
         """Open and close always fit."""
 
 
+MakeAmqpOwner = Callable[[Engine, ConnectionDriver], ConnectionOwner]
+"""Creates the owner of a new connection."""
+
+
 class AmqpDrivers:
     """Creates driver, engine and session of each connection."""
 
@@ -108,22 +112,36 @@ class AmqpDrivers:
         meter: MemoryMeter,
     ) -> ConnectionDriver:
         """Create the driver of an accepted connection."""
-        gate, limits = self._gate, self._limits
+        gate = self._gate
         anonymous = ANONYMOUS if gate.open or gate.tokens else None  # the client may put a token to $cbs later
         credentials = SaslCredentials(gate) if gate.passwords or gate.tokens else None
+        sasl = SaslServer(
+            _accept_anyone if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
+        )
+        return self.drive(sasl, partial(self._arrive, credentials), gone, identity, around, meter)
+
+    def drive(
+        self,
+        sasl: SaslServer,
+        make_owner: MakeAmqpOwner,
+        gone: Gone,
+        identity: str | None,
+        around: Callable[[ConnectionMachine], ConnectionMachine],
+        meter: MemoryMeter,
+    ) -> ConnectionDriver:
+        """Create the driver of an accepted connection with this SASL layer and this owner."""
+        limits = self._limits
         engine = Engine(
             container_id=self._container_id,
             server=True,
-            sasl=SaslServer(
-                _accept_anyone if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
-            ),
+            sasl=sasl,
             idle_timeout_s=limits.idle_timeout_s,
             handshake_timeout_s=limits.handshake_s,
             max_message_size=limits.packet_bytes_max,
             offered_capabilities=(*CAPABILITIES, DELAYED_DELIVERY),
             now=self._clock(),
         )
-        machine, owner = self._tracer.follow(engine, "amqp", partial(self._session, engine, credentials))
+        machine, owner = self._tracer.follow(engine, "amqp", partial(make_owner, engine))
         return ConnectionDriver(
             around(machine),
             owner,
@@ -146,9 +164,8 @@ class AmqpDrivers:
             if isinstance(driver.owner, AmqpSession):
                 driver.owner.shut_down()
 
-    def _session(self, engine: Engine, credentials: SaslCredentials | None, driver: ConnectionDriver) -> AmqpSession:
-        if credentials is not None:
-            credentials.connected(driver.wake, driver.address)
+    def session(self, credentials: SaslCredentials | None, engine: Engine, driver: ConnectionDriver) -> AmqpSession:
+        """Create the session of a connection of this space. `credentials` has what its SASL layer has verified."""
         return AmqpSession(
             driver,
             engine,
@@ -161,6 +178,11 @@ class AmqpDrivers:
             lane=self._arrivals.lane(driver, engine),
             refusals=self._gate.refusals,
         )
+
+    def _arrive(self, credentials: SaslCredentials | None, engine: Engine, driver: ConnectionDriver) -> AmqpSession:
+        if credentials is not None:
+            credentials.connected(driver.wake, driver.address)
+        return self.session(credentials, engine, driver)
 
 
 def _accept_anyone(_mechanism: str, _user: str, _password: bytes) -> str:

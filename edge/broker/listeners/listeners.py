@@ -21,7 +21,7 @@ from edge.broker.listeners.admission import Admission, ConnectionMeter
 from edge.broker.listeners.frames import Frames, PlainFrames
 from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
-from edge.broker.listeners.tls import Certificates, TlsError
+from edge.broker.listeners.tls import Certificates, NoteServerName, TlsError
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.refusals import RefusalJournal
 from edge.broker.model.tracing import UNTRACED, Tracer
@@ -58,8 +58,10 @@ class BrokerListeners:
         admission: Admission,
         tracer: Tracer = UNTRACED,
         refusals: RefusalJournal | None = None,
+        server_name: NoteServerName | None = None,
     ) -> None:
-        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients."""
+        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients. `server_name`:
+        see `Certificates`."""
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | PlainFrames] = {}
@@ -77,6 +79,7 @@ class BrokerListeners:
             refuse = partial(self._refuse, drivers[listener.protocol], around)
             self._around[listener.name] = around
             self.by_name[listener.name] = TcpListener(listener.name, make, refuse, self.wrong_port, tracer)
+        self._server_name = server_name
         self._certificates: Certificates | None = None
         self._checked_at = 0.0
 
@@ -108,7 +111,7 @@ class BrokerListeners:
             raise ListenError(f"{name}: no certificate configured: set tls")
         if self._certificates is None:
             try:
-                self._certificates = Certificates(self._configuration.tls)
+                self._certificates = Certificates(self._configuration.tls, server_name=self._server_name)
             except TlsError as error:
                 raise ListenError(f"{name}: {error}") from error
         return self._certificates

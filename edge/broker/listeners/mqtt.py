@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridge.transport.connection import ConnectionMachine
-from bridge.transport.driver import ConnectionDriver, MemoryMeter
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner, MemoryMeter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.refusals import MqttRefusal
 from edge.broker.listeners.tcp import Gone
@@ -18,6 +18,9 @@ from edge.broker.mqtt.interception import Interception, OwnTopics
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Authenticator
+
+MakeMqttOwner = Callable[[ConnectionDriver, MqttConnection], ConnectionOwner]
+"""Creates the owner of a new connection."""
 
 
 class MqttDrivers:
@@ -34,13 +37,18 @@ class MqttDrivers:
         arrivals: MqttLanes,
         tracer: Tracer = UNTRACED,
         refusals: RefusalJournal | None = None,
+        *,
+        certificates: bool = True,
     ) -> None:
-        """`clock` returns monotonic seconds. `refusals` records refused clients."""
+        """`clock` returns monotonic seconds. `refusals` records refused clients. `certificates`: see
+        `HandlerContext`."""
         self._tracer = tracer
         self._limits = limits
         self._clock = clock
         self._refusals = RefusalJournal() if refusals is None else refusals
-        self._common = HandlerContext(router, sessions, clock, arrivals, gate, interception, self._refusals)
+        self._common = HandlerContext(
+            router, sessions, clock, arrivals, gate, interception, self._refusals, certificates=certificates
+        )
 
     def serve_own_topics(self, own: OwnTopics | None) -> None:
         """Answer these topics from now on, to connections that subscribe to one of them; None: none."""
@@ -54,10 +62,23 @@ class MqttDrivers:
         meter: MemoryMeter,
     ) -> ConnectionDriver:
         """Create the driver of an accepted connection."""
+        return self.drive(self.handler, gone, identity, around, meter)
+
+    def handler(self, driver: ConnectionDriver, connection: MqttConnection) -> ConnectionHandler:
+        """Create the handler of a connection of this space."""
+        return ConnectionHandler(driver, connection, self._common)
+
+    def drive(
+        self,
+        make_owner: MakeMqttOwner,
+        gone: Gone,
+        identity: str | None,
+        around: Callable[[ConnectionMachine], ConnectionMachine],
+        meter: MemoryMeter,
+    ) -> ConnectionDriver:
+        """Create the driver of an accepted connection with another owner than the handler of this space."""
         connection = MqttConnection(self._limits, self._clock())
-        machine, owner = self._tracer.follow(
-            connection, "mqtt", lambda driver: ConnectionHandler(driver, connection, self._common)
-        )
+        machine, owner = self._tracer.follow(connection, "mqtt", lambda driver: make_owner(driver, connection))
         return ConnectionDriver(
             around(machine),
             owner,

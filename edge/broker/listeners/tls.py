@@ -23,6 +23,10 @@ VERSIONS: Final = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_
 """Configurable minimum versions; older versions are broken (RFC 8996)."""
 
 
+NoteServerName = Callable[[ssl.SSLObject, str | None, ssl.SSLContext], None]
+"""Called in a handshake, with the server name that the client requests; None without one."""
+
+
 class TlsError(Exception):
     """Certificate files cannot be used. The message names the file and the reason."""
 
@@ -30,14 +34,18 @@ class TlsError(Exception):
 class Certificates:
     """Certificate, key and trusted authorities of a TLS listener, from files."""
 
-    def __init__(self, files: TlsListener, protocols: Sequence[str] = ()) -> None:
-        """Read the files. `protocols`: offered by ALPN. Raises TlsError. Blocks for a few milliseconds."""
+    def __init__(
+        self, files: TlsListener, protocols: Sequence[str] = (), server_name: NoteServerName | None = None
+    ) -> None:
+        """Read the files. `protocols`: offered by ALPN. `server_name` is called with the server name of each handshake
+        (RFC 6066 section 3). Raises TlsError. Blocks for a few milliseconds."""
         self.files = files
         self._protocols = protocols
+        self._server_name = server_name
         self.trouble: str | None = None
         """Why the current files are not in use; None if they are."""
         self._stamps = _stamps(files)
-        self.context = make_context(files, protocols)
+        self.context = self._make_context()
         self.revocations = ClientRevocations(_crl_of(files), files.client_ca, time.time)
         self.reviewers: list[Callable[[], None]] = []
         """Called by `check` or `follow` when other certificates may be revoked."""
@@ -56,7 +64,7 @@ class Certificates:
             return False
         self._stamps = stamps  # also if they are invalid: logged once, not at every check
         try:
-            self.context = make_context(self.files, self._protocols)
+            self.context = self._make_context()
         except TlsError as error:
             self.trouble = f"the current certificate stays in use: {error}"
             log.warning("%s", self.trouble)
@@ -64,6 +72,12 @@ class Certificates:
         self.trouble = None
         log.info("reloaded certificate %s for new connections", self.files.certificate)
         return True
+
+    def _make_context(self) -> ssl.SSLContext:
+        context = make_context(self.files, self._protocols)
+        if self._server_name is not None:
+            context.sni_callback = self._server_name
+        return context
 
     def _review(self) -> None:
         for review in self.reviewers:

@@ -172,24 +172,52 @@ class MemoryAccount:
             yield from account.all_holders()
 
 
-class Budget:
-    """Accounts of one gateway, derived from the memory limit of the process (`Limits.memory_bytes_max`)."""
+class SpacePool(MemoryAccount):
+    """Memory of the authenticated connections of one address space; the accounts below are users, then remote
+    addresses."""
 
-    __slots__ = ("bodies", "gateway", "space", "unauthenticated")
-
-    def __init__(self, memory_bytes_max: int, space: str) -> None:
-        self.gateway = MemoryAccount("gateway", memory_bytes_max)
-        self.unauthenticated = MemoryAccount("unauthenticated", memory_bytes_max // UNAUTHENTICATED_SHARE, self.gateway)
-        """Connections that are not authenticated yet; the accounts below are remote addresses."""
-        self.space = MemoryAccount(f"space {space}", memory_bytes_max // CONNECTIONS_SHARE, self.gateway)
-        """Authenticated connections; the accounts below are users, then remote addresses."""
-        self.bodies = MemoryAccount("bodies", memory_bytes_max // BODIES_SHARE, self.gateway)
-        """Bodies of HTTP requests; the accounts below are remote addresses."""
+    __slots__ = ()
 
     def user_at(self, user: str, address: str) -> MemoryAccount:
         """Return the account of a user's connections from one address. `user` is empty without authentication."""
-        of_user = self.space.account(user, self.space.bytes_max // ACCOUNT_SHARE_MAX if user else self.space.bytes_max)
-        return of_user.account(address, self.space.bytes_max // ACCOUNT_SHARE_MAX)
+        of_user = self.account(user, self.bytes_max // ACCOUNT_SHARE_MAX if user else self.bytes_max)
+        return of_user.account(address, self.bytes_max // ACCOUNT_SHARE_MAX)
+
+
+class Budget:
+    """Accounts of one gateway, derived from the memory limit of the process (`Limits.memory_bytes_max`)."""
+
+    __slots__ = ("_spaces_bytes_max", "bodies", "gateway", "space", "spaces", "unauthenticated")
+
+    def __init__(self, memory_bytes_max: int, space: str) -> None:
+        """`space`: name of the gateway's own address space."""
+        self.gateway = MemoryAccount("gateway", memory_bytes_max)
+        self.unauthenticated = MemoryAccount("unauthenticated", memory_bytes_max // UNAUTHENTICATED_SHARE, self.gateway)
+        """Connections that are not authenticated yet; the accounts below are remote addresses."""
+        self._spaces_bytes_max = memory_bytes_max // CONNECTIONS_SHARE
+        self.space = SpacePool(f"space {space}", self._spaces_bytes_max, self.gateway)
+        """Pool of the gateway's own space."""
+        self.spaces = [self.space]
+        """Pools of all address spaces, which share their memory equally."""
+        self.bodies = MemoryAccount("bodies", memory_bytes_max // BODIES_SHARE, self.gateway)
+        """Bodies of HTTP requests; the accounts below are remote addresses."""
+
+    def add_space(self, name: str) -> SpacePool:
+        """Add the pool of another address space."""
+        pool = SpacePool(f"space {name}", self._spaces_bytes_max, self.gateway)
+        self.spaces.append(pool)
+        self._share()
+        return pool
+
+    def remove_space(self, pool: SpacePool) -> None:
+        """Remove the pool of an address space. It must be empty."""
+        self.spaces.remove(pool)
+        self.gateway._remove(pool)
+        self._share()
+
+    def _share(self) -> None:
+        for pool in self.spaces:
+            pool.bytes_max = self._spaces_bytes_max // len(self.spaces)
 
     def unauthenticated_at(self, address: str) -> MemoryAccount:
         """Return the account of connections from one address that are not authenticated yet.

@@ -76,7 +76,9 @@ REPLIES = "replies"
 class HandlerContext:
     """Objects that all handlers of one broker share."""
 
-    __slots__ = ("arrivals", "clock", "gate", "interception", "own_topics", "refusals", "router", "sessions")
+    __slots__ = (
+        "arrivals", "certificates", "clock", "gate", "interception", "own_topics", "refusals", "router", "sessions",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,13 +89,17 @@ class HandlerContext:
         gate: Authenticator | None = None,
         interception: Interception = NO_INTERCEPTION,
         refusals: RefusalJournal | None = None,
+        *,
+        certificates: bool = True,
     ) -> None:
         """`clock` returns monotonic seconds. Without a `gate` every client may do everything. `interception` can handle
-        packets before the router does. `refusals` records refused clients."""
+        packets before the router does. `refusals` records refused clients. `certificates`: a verified client
+        certificate authenticates its client."""
         self.router: Final = router
         self.sessions: Final = sessions
         self.clock: Final = clock
         self.gate: Final = gate
+        self.certificates: Final = certificates
         self.interception: Final = interception
         self.own_topics: OwnTopics | None = None
         """Topics that are answered to the connections that use them; for clients that nothing else intercepts."""
@@ -190,6 +196,11 @@ class ConnectionHandler(Origin):
             self._lane.forget()
         elif self._session is not None and not self.connection.closed and not self._arriving:
             self.connection.receiver.forget_topics()
+
+    @property
+    def router(self) -> Router:
+        """Router of its address space."""
+        return self._common.router
 
     # --- for the interceptor ------------------------------------------------------------------------------------
 
@@ -305,7 +316,8 @@ class ConnectionHandler(Origin):
         match event:
             case ConnectEvent():
                 driver = self._driver
-                login = MqttLogin(self._common.gate, self.connection, self, driver.identity, driver.address)
+                identity = driver.identity if self._common.certificates else None
+                login = MqttLogin(self._common.gate, self.connection, self, identity, driver.address)
                 if event.authentication_method is not None:
                     self._login = login
                 login.start(event)

@@ -41,7 +41,7 @@ class Accounts(RuleBasedStateMachine):
 
     @rule(connection=connections, user=USERS)
     def identify(self, connection: Held, user: str) -> None:
-        account = self.budget.user_at(user, connection.account.name)
+        account = self.budget.space.user_at(user, connection.account.name)
         held = connection.bytes
         if account is not connection.account:
             self._hold(connection, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge.pace import PaceSettings
 from bridge.plain import Hop
-from edge.appliance.health import budget_problems
+from edge.appliance.connector_health import budget_problems
 from edge.broker.configuration import Connector, EndpointHost
 from edge.broker.router.commands.addresses import PLAIN
 from edge.broker.router.commands.inbox import CommandInbox

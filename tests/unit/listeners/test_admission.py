@@ -20,6 +20,7 @@ from edge.broker.limits import (
     Limits,
 )
 from edge.broker.listeners import admission as admission_module
+from edge.broker.listeners import relief as relief_module
 from edge.broker.listeners.admission import Admission, ConnectionMeter
 from edge.broker.listeners.resident_memory import ResidentMemory
 from edge.broker.model.budget import Budget
@@ -193,7 +194,7 @@ def test_user_holds_at_most_half_from_all_addresses() -> None:
 
 def test_under_pressure_only_the_largest_holder_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is read again when the strain ends, and closed when the strain stays."""
-    monkeypatch.setattr(admission_module, "STRAINED_S_MAX", 0.05)
+    monkeypatch.setattr(relief_module, "STRAINED_S_MAX", 0.05)
 
     async def case(rig: Rig) -> None:
         others = [rig.known("192.0.2.2", held=6 * MIB) for _ in range(2)]
@@ -216,7 +217,7 @@ def test_under_pressure_only_the_largest_holder_is_read(monkeypatch: pytest.Monk
 
 def test_thousands_of_holders_are_examined_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Admission pauses one connection a turn until only the greediest are read."""
-    monkeypatch.setattr(admission_module, "ADMISSION_CHECK_S", 0.0)
+    monkeypatch.setattr(relief_module, "ADMISSION_CHECK_S", 0.0)
 
     async def case(rig: Rig) -> None:
         many = [rig.known(held=MIB // 4) for _ in range(35)]
@@ -416,3 +417,71 @@ def test_ended_connections_are_reported_to_the_memory_check() -> None:
 )
 def test_remote_addresses_are_normalised(host: str, remote: str) -> None:
     assert remote_of(host) == remote
+
+
+# --- several address spaces -------------------------------------------------------------------------------------------
+
+
+class Spaces(Rig):
+    """Admission of the gateway's own space and one tenant's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = self.admission.add_space("acme")
+
+    def tenant(self, user: str, held: int = 0) -> Connection:
+        made = Connection(self.counted, "198.51.100.1")
+        self.admission.choose(made, self.pool)  # type: ignore[arg-type]
+        assert made.identify(user)
+        made.hold(held)
+        return made
+
+
+def test_spaces_share_memory_equally_while_they_exist() -> None:
+    async def main() -> None:
+        rig = Spaces()
+        own = rig.admission.budget.space
+        assert own.bytes_max == rig.pool.bytes_max == POOL // 2
+        rig.admission.remove_space(rig.pool)
+        assert own.bytes_max == POOL
+
+    asyncio.run(main())
+
+
+def test_full_space_pauses_and_closes_only_its_own_connections() -> None:
+    async def main() -> None:
+        rig = Spaces()
+        own = [rig.known(f"192.0.2.{n}", "alice", 2 * MIB) for n in range(3)]
+        tenants = [rig.tenant(user, held * MIB) for user, held in (("a", 3), ("a", 4), ("b", 3), ("b", 3))]
+        rig.admission.tick(lambda: [])
+        assert [bool(each.paused) for each in tenants] == [True, False, False, False]  # the largest goes on
+        assert not any(each.paused for each in own)
+        more = [rig.tenant("b", MIB) for _ in range(4)]
+        await settled(rig)
+        assert any(each.ended for each in (*tenants, *more))
+        assert not any(each.ended for each in own)
+
+    asyncio.run(main())
+
+
+def test_space_has_its_share_of_the_connections() -> None:
+    async def main() -> None:
+        rig = Spaces()
+        served = [rig.tenant("alice") for _ in range(45)]
+        late = Connection(rig.counted, "198.51.100.1")
+        rig.admission.choose(late, rig.pool)  # type: ignore[arg-type]
+        assert not late.identify("alice")
+        assert len([rig.known("192.0.2.1", "alice") for _ in range(45)]) == len(served)
+
+    asyncio.run(main())
+
+
+def test_client_of_a_removed_space_is_refused() -> None:
+    async def main() -> None:
+        rig = Spaces()
+        waiting = Connection(rig.counted)
+        rig.admission.choose(waiting, rig.pool)  # type: ignore[arg-type]
+        rig.admission.remove_space(rig.pool)
+        assert not waiting.identify("alice")
+
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Choice of the address space of each connection."""
