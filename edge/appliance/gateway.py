@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -36,9 +36,8 @@ from edge.appliance.console.status import (
     ScheduledStatus,
     UplinkStatus,
 )
-from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.devices.returning import make_returns
-from edge.appliance.gateway_space import GatewaySpace, with_implied_addresses
+from edge.appliance.gateway_space import GatewaySpace, open_space_store, with_implied_addresses
 from edge.appliance.health import GatewayHealth
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.own_certificate import OwnCertificate
@@ -46,6 +45,7 @@ from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.muting.mutes import ProblemMutes
 from edge.appliance.status_problems import StatusProblems
+from edge.appliance.tenant_spaces import TenantSpaces
 from edge.appliance.wear import Outlook
 from edge.broker.configuration import BrokerConfiguration, DeviceTls, Protocol
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -123,12 +123,15 @@ class Gateway:
         self.space = GatewaySpace(
             configuration,
             data,
+            open_space_store(configuration, data, loop),
             partial(self._serve, configuration),
             lambda changed: self.broker.reconfigure(self._with_certificate(changed)),
             clock=self.clock_good,
             made=_no_uplink if trials is None else trials.bind,
         )
         self.store, self.uplinks = self.space.store, self.space.uplinks
+        self.uplinks.configure(configuration)
+        self.tenants = TenantSpaces(data, self.broker, self.clock_good)
         self._operator_token = _operator_token(data)
         self._started_at, self._totals_at = time.monotonic(), float("-inf")
         self._clients = ClientDirectory(ClientSources(self.broker, self._polls, monotonic_s=loop.time, utc_s=time.time))
@@ -187,6 +190,7 @@ class Gateway:
             revocations=lambda: self._revocations.trouble,
             silent=self._clients.sources.silent,
             artefacts=self._artefacts.problems,
+            tenants=self.tenants.problems,
             mutes=self._mutes,
             system=BlockDevice.of(Path("/")),
         )
@@ -198,6 +202,7 @@ class Gateway:
             if self._own_certificate is not None:
                 self._make_certificate(self._own_certificate)
             await self.space.start_users()
+            await self.tenants.follow(self.configuration.spaces)
             bound = await self.broker.start()
             bound.update(self._start_console())
         except (ListenError, CredentialsError):
@@ -207,6 +212,7 @@ class Gateway:
         self._recording.append(asyncio.create_task(self._journal.run(), name="console: events"))
         self.space.hub_devices.return_commands(partial(make_returns, self.broker, self.store, self.uplinks))
         self.uplinks.start()
+        self.tenants.start_uplinks()
         self._health.start()
         self._renewal.start()
         self._revocations.start()
@@ -227,8 +233,10 @@ class Gateway:
         await self._renewal.stop()
         await self._revocations.stop()
         await self.uplinks.stop()
+        await self.tenants.stop_uplinks()
         await self.broker.stop()
         await self.space.stop_users()
+        await self.tenants.stop()
         if self._keeper is not None:
             await self._keeper.close()  # before the issuer: that ends all sessions
         await self.space.follow_issuer(None)
@@ -242,7 +250,7 @@ class Gateway:
 
     def works(self) -> bool:
         """Return False when the gateway has to be restarted: a thread of the store has died."""
-        return self.store.medium.threads_live
+        return self.store.medium.threads_live and self.tenants.threads_live
 
     async def replaced(self) -> None:
         """Return when the data directory was replaced by another one."""
@@ -252,6 +260,7 @@ class Gateway:
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Apply the `Live` fields of a new configuration without a pause. The others must be unchanged."""
         await self.space.reconfigure(with_implied_addresses(configuration))
+        await self.tenants.follow(configuration.spaces)
         log.info("configuration applied", extra=event("configuration"))
 
     def _with_certificate(self, configuration: BrokerConfiguration) -> BrokerConfiguration:
@@ -323,7 +332,7 @@ class Gateway:
             "uptime_s": round(time.monotonic() - self._started_at, 3),
             "clients": {
                 "mqtt": broker.mqtt_sessions.connected,
-                "amqp": broker.listeners.amqp_connections,
+                "amqp": broker.listeners.amqp_connections - self.tenants.amqp_connections,
                 "http": polling,
             },
             "messages": {
@@ -362,6 +371,7 @@ class Gateway:
             },
             "ledger": dict(self.store.ledger.entered),
             "receipts": self.uplinks.landing_figures,
+            "spaces": self.tenants.statuses(),
             "problems": msgspec.to_builtins(self._health.problems()),
             "first_boot": self._health.first_boot.summary(),
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
@@ -392,25 +402,21 @@ class Gateway:
         for count in itertools.count():
             if not count % STATUS_PERIOD:
                 self._report_status(self._health.problems())  # logs the problems that are new or over
+                self.tenants.report_status()
                 await self._renew_certificate()
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
                 uplink.poll(now_ns, clock_good=clock_good)
             self.space.bridge.take_sample()
+            self.tenants.tick(now_ns, clock_good=clock_good)
             self._clients.tick()
             self._addresses.tick()
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report_status(self, problems: Sequence[HealthProblem]) -> None:
-        """Report the status to the uplinks' peers."""
-        bridge = self.space.bridge_status()
+        """Report the status to the peers of the gateway's own space."""
         document = {
-            "epoch": self.store.lineage.epoch,
-            "backlog_messages": self.uplinks.backlog,
-            "devices_connected": self.broker.listeners.connections,
-            "messages_accepted": self.broker.router.figures.acknowledged,
-            "clock_quality": "good" if self.clock_good() else "unknown",
-            **_bridge_figures(bridge),
+            **self.space.status_document(clock_good=self.clock_good()),
             **self._status_problems.fields(problems),
         }
         for uplink in self.uplinks:
@@ -499,20 +505,6 @@ class Gateway:
         app = make_app(self.status, self._series, access, self, routes, self._histories)
         guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
         return TracedRequests(guard, broker.tracer)
-
-
-def _bridge_figures(bridge: BridgeStatus) -> dict[str, Any]:
-    """Return the fields about this process and its connectors in the status for peers."""
-    oldest = [each.backlog_oldest_at for each in bridge.connectors if each.backlog_oldest_at is not None]
-    return {
-        "state": "running",
-        "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
-        "version": VERSION,
-        "backlog_bytes": sum(each.backlog_bytes for each in bridge.connectors),
-        "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
-        "room_hours": bridge.autonomy_hours,
-        "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
-    }
 
 
 def _uplink_status(uplinks: Uplinks) -> UplinkStatus:

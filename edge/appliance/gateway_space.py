@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from bridge.version import VERSION
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clock import ClockQuality
 from edge.appliance.crossing.documents import BridgeStatus
@@ -49,26 +51,22 @@ class GatewaySpace:
         self,
         configuration: BrokerConfiguration,
         data: Path,
+        store: SqliteStore,
         serve: Callable[[SqliteStore], ServedSpace],
         apply: Callable[[BrokerConfiguration], None],
         *,
         clock: ClockQuality,
-        made: Callable[[ConnectorUplink], None],
+        made: Callable[[ConnectorUplink], None] = lambda _uplink: None,
     ) -> None:
-        """Open the store and the users. `configuration` has the addresses of `with_implied_addresses`.
+        """Open the users. `configuration` has the addresses of `with_implied_addresses`. `store` is by
+        `open_space_store`; an error here closes it.
 
         `serve` makes what serves the clients with this store; `apply` applies a changed configuration there. `made` is
-        called with each connector to a hub before it dials. Raises StoreError, CredentialsError.
+        called with each connector to a hub before it dials. Raises CredentialsError.
         """
-        loop = asyncio.get_running_loop()
         self.configuration = configuration
         self.data = data
-        self.store = open_store(
-            data,
-            post=loop.call_soon_threadsafe,
-            limits=_store_limits(configuration),
-            summary=Summary(summaries.kind, summaries.summarise),
-        )
+        self.store: Final = store
         self.served = serve(self.store)
         gate = self.served.gate
         try:
@@ -92,7 +90,6 @@ class GatewaySpace:
             clock=clock,
         )
         self.bridge = self._make_bridge()
-        self.uplinks.configure(configuration)
 
     def _make_bridge(self) -> BridgeWatch:
         """Return the figures of the uplinks."""
@@ -147,6 +144,25 @@ class GatewaySpace:
         configuration = self.configuration
         return self.bridge.status(configuration.gateway, self._key.known, configuration.forwarders)
 
+    def status_document(self, *, clock_good: bool) -> dict[str, Any]:
+        """Return the status for the peers of the uplinks."""
+        bridge = self.bridge_status()
+        oldest = [each.backlog_oldest_at for each in bridge.connectors if each.backlog_oldest_at is not None]
+        return {
+            "epoch": self.store.lineage.epoch,
+            "backlog_messages": self.uplinks.backlog,
+            "devices_connected": self.served.connections,
+            "messages_accepted": self.served.router.figures.acknowledged,
+            "clock_quality": "good" if clock_good else "unknown",
+            "state": "running",
+            "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
+            "version": VERSION,
+            "backlog_bytes": sum(each.backlog_bytes for each in bridge.connectors),
+            "backlog_oldest_at": int(min(oldest) * 1e9) if oldest else None,
+            "room_hours": bridge.autonomy_hours,
+            "manifest_waiting": sum(each.manifest_waiting for each in bridge.connectors),
+        }
+
     def wear(self) -> Outlook:
         """Return the wear of the medium, as far as it is known."""
         device, (totals, rows) = self.store.medium.device, self.store.medium.written
@@ -176,6 +192,16 @@ class GatewaySpace:
         if quotas.space_bytes is not None:
             left = min(left, quotas.space_bytes - self.store.totals().bytes)
         return max(0, left)
+
+
+def open_space_store(configuration: BrokerConfiguration, data: Path, loop: asyncio.AbstractEventLoop) -> SqliteStore:
+    """Open the store of a space; takes some 50 ms. `loop`: that of the gateway. Raises StoreError."""
+    return open_store(
+        data,
+        post=loop.call_soon_threadsafe,
+        limits=_store_limits(configuration),
+        summary=Summary(summaries.kind, summaries.summarise),
+    )
 
 
 def with_implied_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:

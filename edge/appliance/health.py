@@ -13,12 +13,10 @@ from typing import Final
 
 import msgspec
 
-from bridge.dialer import LinkState
-from bridge.hub_addresses import IDENTITY_SHARED
 from edge.appliance.clients.refusals import refusal_problems
 from edge.appliance.clients.silence import SilentClient, silence_problems
 from edge.appliance.clock import ClockQuality
-from edge.appliance.crossing.documents import autonomy
+from edge.appliance.connector_health import ConnectorHealth, peer_words
 from edge.appliance.first_boot.journal import FirstBootState, refusal_of, state_of
 from edge.appliance.muting.mutes import ProblemMutes
 from edge.appliance.problems import (
@@ -31,11 +29,10 @@ from edge.appliance.problems import (
     unrouted_problem,
 )
 from edge.appliance.program import as_called
-from edge.broker.configuration import BrokerConfiguration, ConnectorType
+from edge.broker.configuration import BrokerConfiguration
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.peer_connector import PeerConnector
-from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
+from edge.broker.router.uplinks import Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
 from edge.broker.store.wear import BlockDevice
@@ -45,24 +42,12 @@ from edge.health.logins import login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
 from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
-from edge.health.stall_detector import STALLED_S, StallDetector
+from edge.health.stall_detector import StallDetector
 from edge.health.storage_life import read_storage_life, storage_problems
-from edge.output.amounts import counted, verb
 from edge.output.text import word
-
-BUDGET_NEAR: Final = 0.8
-"""Share of a month's data budget from which a warning is shown."""
 
 SUBSCRIPTIONS_CHECKED: Final = 500
 """Subscriptions checked at a time, about 1 ms; the next check continues with the following ones."""
-
-HUB: Final = "the hub"
-
-SHARED_IDENTITY_S: Final = 60.0
-"""Time for which the hub's report of a shared identity counts: it displaces one of the machines about every 15 s."""
-
-UNAUTHORIZED: Final = "amqp:unauthorized-access: "
-"""Prefix of the peer's reason in the last error of an uplink."""
 
 
 class GatewayHealth:
@@ -85,6 +70,7 @@ class GatewayHealth:
         revocations: Callable[[], str | None] = lambda: None,
         silent: Callable[[], Sequence[SilentClient]] = tuple,
         artefacts: Callable[[], Iterable[FoundProblem]] = tuple,
+        tenants: Callable[[], Iterable[FoundProblem]] = tuple,
         mutes: ProblemMutes | None = None,
         system: BlockDevice | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -92,8 +78,9 @@ class GatewayHealth:
         """`development`: the configuration comes from options, not from applied resources. `room_hours`: hours until
         the store is full. `configuration`: the current one. The others return the reason of a failure, or None:
         `tokens` cannot be checked, changes of `users` cannot be read, `renewal` of the gateway's certificate is
-        refused, the list of `revocations` cannot be fetched. `artefacts`: problems of software for devices. `mutes`:
-        None for none. `system`: device of the system, if it is known."""
+        refused, the list of `revocations` cannot be fetched. `artefacts`: problems of software for devices;
+        `tenants`: those of further address spaces. `mutes`: None for none. `system`: device of the system, if it is
+        known."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -101,7 +88,6 @@ class GatewayHealth:
         self._clock = clock
         self._data = data
         self._development = development
-        self._room_hours = room_hours
         self._configuration = configuration
         self._tokens = tokens
         self._users = users
@@ -109,6 +95,7 @@ class GatewayHealth:
         self._revocations = revocations
         self._silent = silent
         self._artefacts = artefacts
+        self._tenants = tenants
         self._mutes = mutes
         self._system = system
         self._monotonic_s = monotonic_s
@@ -118,7 +105,7 @@ class GatewayHealth:
         self._shed = CounterRise(monotonic_s)
         self._logins = CounterRise(monotonic_s)
         self._logs = StalledLogs(broker, monotonic_s)
-        self._hubs = StallDetector(monotonic_s)
+        self._connectors = ConnectorHealth(uplinks, room_hours, monotonic_s)
         self.first_boot = FirstBootState()
         """State of the settings of the card, read seldom."""
         self._files: list[FoundProblem] = []
@@ -126,8 +113,9 @@ class GatewayHealth:
         self._health = HealthChecks(
             (
                 self.store, self.room, self.names, self.scheduled, self.memory, self.logs, self.housekeeping,
-                self.credentials, self.hubs, self.losses, self.unrouted, self.certificates, self.machine,
-                self.lag.problems, log_problems, self.files, self.refused_devices, self.silent_devices, self.artefacts,
+                self.credentials, self._connectors.problems, self.losses, self.unrouted, self.certificates,
+                self.machine, self.lag.problems, log_problems, self.files, self.refused_devices, self.silent_devices,
+                self.artefacts, self.tenants,
             )
         )  # fmt: skip
 
@@ -201,20 +189,9 @@ class GatewayHealth:
                 "users", users, "changes of users take effect when it can be read: `waypost doctor` with --data"
             )
 
-    def hubs(self) -> Iterator[FoundProblem]:
-        for uplink in self._uplinks:
-            yield from self._hub(uplink)
-        for name, waiting in self._uplinks.left.items():
-            if waiting:
-                stored = f"up to {counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')} for it"
-                what = f"it is no longer configured; {stored}, and new messages are kept too"
-                purge = f"waypost store purge --cursor {word(FORWARDER_PREFIX + name)}"
-                step = f"apply it again; or stop the gateway and {purge}"
-                yield FoundProblem(f"forwarder {name}", what, step, Severity.WARNING)
-
     def losses(self) -> Iterator[FoundProblem]:
         """Yield losses and failures of the last minute, found by counters that rose."""
-        peers = {uplink.connector.name: _peer(uplink) for uplink in self._uplinks}
+        peers = {uplink.connector.name: peer_words(uplink) for uplink in self._uplinks}
         counters = {f"rejected {uplink.connector.name}": uplink.figures.messages_rejected for uplink in self._uplinks}
         counters |= {f"ledger {reason}": count for reason, count in self._store.ledger.entered.items()}
         counters |= {f"not taken {name}": count for name, count in self._not_taken().items()}
@@ -264,6 +241,10 @@ class GatewayHealth:
     def artefacts(self) -> Iterator[FoundProblem]:
         """Yield why software for devices is not here."""
         yield from self._artefacts()
+
+    def tenants(self) -> Iterator[FoundProblem]:
+        """Yield the problems of further address spaces."""
+        yield from self._tenants()
 
     def certificates(self) -> Iterator[FoundProblem]:
         trouble = self._broker.listeners.certificate_trouble
@@ -337,75 +318,6 @@ class GatewayHealth:
         if (refusal := refusal_of(self._data)) is not None:
             why = " ".join(refusal.why.split())
             yield FoundProblem("card settings", why, refusal.next_step, Severity.WARNING)
-
-    def _hub(self, uplink: AnyConnector) -> Iterator[FoundProblem]:
-        """Yield the problems of a peer: an error when it is connected and takes nothing, or refuses the link; a
-        notice while it is away."""
-        name, state = f"connector {uplink.connector.name}", uplink.dialer.state
-        accepted = uplink.figures.messages_accepted
-        reached = state.connected or time.time() - state.since < STALLED_S
-        if self._hubs.is_stalled(name, accepted, busy=reached and not state.paused and uplink.backlog > 0):
-            peer = _peer(uplink)
-            what = f"{peer} is connected, messages wait for it, and it has accepted none for a minute"
-            own = "the hub's own problems (its /healthz)" if peer == HUB else "what the peer's own log says"
-            yield FoundProblem(name, what, f"see {own}, and the last error of `waypost bridge status`")
-        elif self._hubs.is_stalled(f"{name} refused", True, busy=state.refused and not state.paused):
-            _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
-            if why:
-                step = "at the hub: waypost gateway list, and a token for this gateway; then waypost enrol here"
-                if "was removed" in why:  # its tenant
-                    step = "ask the operator of the hub for a token of another tenant; then waypost enrol here"
-                yield FoundProblem(name, f"the hub refuses this gateway: {why}", step)
-                return
-            what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
-            yield FoundProblem(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
-        if (found := shared_identity(name, state, time.time())) is not None:
-            yield found
-        elif state.paused:
-            step = f"`waypost bridge resume {word(uplink.connector.name)}`{self._room_left()}"
-            yield FoundProblem(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
-        elif self._hubs.is_stalled(f"{name} away", True, busy=not (reached or state.refused)):
-            what = f"{_peer(uplink)} cannot be reached: messages wait here, and nothing is lost"
-            yield FoundProblem(
-                name, what, f"the cause is in `waypost bridge status`{self._room_left()}", Severity.NOTICE
-            )
-        yield from budget_problems(name, uplink)
-        for forwarder, why in uplink.faults.items():
-            step = "raise maxConsumers of the Address, or end another consumer; it is retried automatically"
-            yield FoundProblem(f"forwarder {forwarder}", f"it receives nothing from its address: {why}", step)
-
-    def _room_left(self) -> str:
-        hours = self._room_hours()
-        return f"; the store has space for {autonomy(hours)} at the present rate" if hours else ""
-
-
-def shared_identity(name: str, state: LinkState, utc_s: float) -> FoundProblem | None:
-    """Return the problem when the hub reports that another machine uses this gateway's identity too."""
-    _, shared, why = (state.ended or "").partition(f"{IDENTITY_SHARED}: ")
-    if not shared or not 0 <= utc_s - state.ended_at < SHARED_IDENTITY_S:
-        return None
-    step = "take the copied card out; at the hub make a token for this gateway, then waypost enrol here"
-    return FoundProblem(name, why, step, Severity.WARNING)
-
-
-def _peer(uplink: AnyConnector) -> str:
-    """Return the name of a connector's peer for people."""
-    connector = uplink.connector
-    return HUB if connector.type is ConnectorType.WAYPOST else f"the {connector.type.value} peer"
-
-
-def budget_problems(name: str, uplink: AnyConnector) -> Iterator[FoundProblem]:
-    """Yield the problem when four fifths of the month's data budget, or all of it, are used."""
-    pacer = uplink.uplink.pacer if is_to_hub(uplink) else None
-    if pacer is None or pacer.used < BUDGET_NEAR:
-        return
-    if pacer.is_used_up:
-        what = "the month's data budget is used up: messages wait in the store until the month (UTC) is over"
-        yield FoundProblem(f"{name} budget", what, "raise pace.monthlyBudget of the connector, or wait")
-    else:
-        what = "four fifths of the month's data budget are used"
-        step = "find what sends the most; or raise pace.monthlyBudget of the connector"
-        yield FoundProblem(f"{name} budget", what, step, Severity.WARNING)
 
 
 class StalledLogs:

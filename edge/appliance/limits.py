@@ -6,9 +6,14 @@ from typing import Final
 
 from bridge.limits import LINGERING_MAX
 from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
+from edge.broker.limits import TENANT_SPACES_MAX
 
+FILES_OF_A_SPACE: Final = 16
+"""Open files of a further address space: store, its log and index, users, lock, with several handles each."""
 FILES_BESIDE_CONNECTIONS: Final = (
-    100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX + LINGERING_MAX
+    100
+    + FILES_OF_A_SPACE * TENANT_SPACES_MAX
+    + (HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX + LINGERING_MAX)
 )
 """Open files in addition to one for each connection: HTTP connections, lingering sockets, and a few dozen for store,
 logs, listeners and uplinks."""

@@ -36,6 +36,7 @@ from edge.configuration.resources import (
     GatewaySpec,
     MessagingUserSpec,
     SystemSpec,
+    TenantSpaceSpec,
 )
 from edge.output.amounts import counted
 from edge.output.errors import CommandError, Exit
@@ -356,6 +357,10 @@ def _space_row(spec: AddressSpaceSpec) -> Row:
     return (spec.type.value, spec.default_type.value, ", ".join(part.name for part in spec.connectors) or "-")
 
 
+def _tenant_row(spec: TenantSpaceSpec) -> Row:
+    return (", ".join(spec.hosts), str(spec.quota_bytes), ", ".join(part.name for part in spec.connectors) or "-")
+
+
 def _address_row(spec: AddressSpec) -> Row:
     forwarders = (f"{part.direction.value} {part.remote_address}" for part in spec.forwarders)
     return (spec.address, spec.type.value, ", ".join(forwarders) or "-")
@@ -380,6 +385,7 @@ def _system_row(spec: SystemSpec) -> Row:
 COLUMNS: Final[dict[str, tuple[Row, Callable[[Any], Row]]]] = {
     "Gateway": (("MQTT", "AMQP", "HTTP", "HUB"), _gateway_row),
     "AddressSpace": (("TYPE", "DEFAULT", "CONNECTORS"), _space_row),
+    "TenantSpace": (("HOSTS", "QUOTA", "CONNECTORS"), _tenant_row),
     "Address": (("ADDRESS", "TYPE", "FORWARDERS"), _address_row),
     "MessagingUser": (("USERNAME", "AUTHENTICATION"), _user_row),
     "Device": (("ENABLED", "VIA"), _device_row),

@@ -49,12 +49,27 @@ from edge.configuration.resources import (
     ListenerSpec,
     MessagingUserSpec,
 )
+from edge.configuration.tenant_spaces import spaces_of
 
 LOOPBACK: Final = "127.0.0.1"
 
 
 def build_configuration(resources: Sequence[Resource]) -> BrokerConfiguration:
     """Return the broker's configuration for these valid resources. Without resources it has no listeners."""
+    own, *tenants = spaces_of(resources)
+    configuration = _of_space(own.resources)
+    if not tenants:
+        return configuration
+    if not _authentication_is_configured(own.resources):
+        configuration = msgspec.structs.replace(configuration, authentication=AuthenticationMode.STANDARD)
+    further = (
+        msgspec.structs.replace(_of_space(each.resources), space=each.name, hosts=each.hosts) for each in tenants
+    )
+    return msgspec.structs.replace(configuration, spaces=tuple(further))
+
+
+def _of_space(resources: Sequence[Resource]) -> BrokerConfiguration:
+    """Return the configuration of one address space."""
     configuration = BrokerConfiguration()
     for resource, space in of_kind(resources, AddressSpaceSpec):
         service = space.authentication_service
@@ -122,6 +137,11 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
     A rule that is silently not enforced is worse than none, above all for access rights.
     """
+    return [notice for space in spaces_of(resources) for notice in _notices(space.resources)]
+
+
+def _notices(resources: Sequence[Resource]) -> list[str]:
+    """Return the warnings for one address space."""
     hono = any(spec.device_api is not None for _, spec in of_kind(resources, AddressSpaceSpec))
     found = [
         f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource, hono)

@@ -14,6 +14,7 @@ from edge.configuration.resources import (
     GatewaySpec,
     MessagingUserSpec,
     SystemSpec,
+    TenantSpaceSpec,
 )
 from edge.configuration.validate import CHECKS
 
@@ -29,6 +30,7 @@ KINDS: Final = ResourceKinds(
             default_name="default",
             renamed=Effect.RESTART,
         ),
+        ResourceKind("TenantSpace", TenantSpaceSpec, ("tenantspace", "tenantspaces", "ts")),
         ResourceKind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
         ResourceKind(
             "MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"

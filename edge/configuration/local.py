@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bridge.resources.effects import restarts
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.plan import ResourceChange
-from bridge.resources.resource import Resource
+from bridge.resources.resource import Resource, of_kind
 from edge.broker.configuration import BrokerConfiguration
 from edge.configuration.effective import build_configuration, exposure, notices
 from edge.configuration.following import ConfigurationFollower
@@ -21,6 +21,7 @@ from edge.configuration.kinds import KINDS
 from edge.configuration.local_trial import LocalTrial
 from edge.configuration.own_text import SOURCE, parse_own, resources_in, shown_text
 from edge.configuration.repository import Repository
+from edge.configuration.resources import AddressSpec
 
 
 class CheckedChange(NamedTuple):
@@ -62,7 +63,8 @@ class LocalConfiguration:
     def resource_of(self, address: str) -> Resource | None:
         """Return the Address resource with this name or pattern; None without one."""
         latest = self._following.latest
-        return next((each for each in latest if getattr(each.spec, "address", None) == address), None)
+        own = ((each, spec) for each, spec in of_kind(latest, AddressSpec) if spec.address_space is None)
+        return next((each for each, spec in own if spec.address == address), None)
 
     def text(self) -> str:
         """Return the own resources as YAML without secrets. Raises `RepositoryError`."""

@@ -120,7 +120,8 @@ class AddressAdministration:
 
     def _resource(self, address: str) -> Resource | None:
         for resource in self._repository.load().resources:
-            if isinstance(resource.spec, AddressSpec) and resource.spec.address == address:
+            spec = resource.spec
+            if isinstance(spec, AddressSpec) and spec.address == address and spec.address_space is None:
                 return resource
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,6 +58,7 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
     elif options.gateway is not None:
         configuration = msgspec.structs.replace(configuration, gateway=options.gateway)
     configuration = _with_containers(configuration)
+    configuration = msgspec.structs.replace(configuration, spaces=tuple(_tenant_spaces(configuration)))
     if not configuration.listeners:
         raise OptionsRefused(
             "nothing is configured: no listener for devices, no resources",
@@ -126,6 +127,20 @@ def _with_containers(configuration: BrokerConfiguration) -> BrokerConfiguration:
         for connector in configuration.connectors
     )
     return msgspec.structs.replace(configuration, connectors=connectors)
+
+
+def _tenant_spaces(configuration: BrokerConfiguration) -> Iterator[BrokerConfiguration]:
+    """Yield the further address spaces with what they have from the gateway."""
+    for each in configuration.spaces:
+        yield _with_containers(
+            msgspec.structs.replace(
+                each,
+                gateway=configuration.gateway,
+                limits=configuration.limits,
+                endurance_bytes=configuration.endurance_bytes,
+                legacy_dollar_topics=configuration.legacy_dollar_topics,
+            )
+        )
 
 
 def _with_hub(configuration: BrokerConfiguration, options: RunOptions) -> BrokerConfiguration:

@@ -16,7 +16,7 @@ from bridge.artefacts.limits import NAME_LENGTH_MAX
 from bridge.hidden import hides
 from bridge.pace import HOURS, PaceSettings
 from bridge.proxy import Proxy
-from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, ResourcePart, Restart, Seconds, Text
+from bridge.resources.fields import Bytes, Host, HostPort, Kept, Live, Name, ResourcePart, Restart, Seconds, Text
 from edge.broker.configuration import (
     AuthenticationMode,
     Connector,
@@ -31,6 +31,9 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Operation
+
+HOSTS_MAX: Final = 16
+"""Host names of one address space: a name and some aliases."""
 
 AddressName = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
 
@@ -74,6 +77,22 @@ class AddressSpaceSpec(ResourcePart, frozen=True, kw_only=True):
     """Remote peers for forwarders."""
 
 
+class TenantSpaceSpec(ResourcePart, frozen=True, kw_only=True):
+    """Further address space of the gateway, isolated from all others: with addresses, users, connectors and a store of
+    its own. Its name is that of its folder in the data directory, so another name is another space."""
+
+    hosts: Live[Annotated[tuple[Host, ...], msgspec.Meta(min_length=1, max_length=HOSTS_MAX)]]
+    """Host names by which clients choose this space: as server name of TLS, as host name of AMQP, or after an ``@`` in
+    the user name. No other space has them."""
+    default_type: Live[AddressType] = AddressType.TOPIC
+    """Type of every address that no `Address` describes."""
+    quota_bytes: Live[Bytes] = msgspec.field(name="quota.bytes")
+    """Store space of all its addresses together, with their reserves. It is required: without it one space could take
+    the room of all others."""
+    connectors: Live[tuple[Connector, ...]] = ()
+    """Remote peers for its forwarders."""
+
+
 # --- Address ---------------------------------------------------------------------------------------------------------
 
 
@@ -88,6 +107,8 @@ class AddressSpec(AddressPolicy, frozen=True, kw_only=True):
     """Plan of EnMasse, not used."""
     topic: Live[str] = ""
     """Topic of a subscription."""
+    address_space: Live[Name | None] = None
+    """`TenantSpace` that the address belongs to; without it the gateway's own space."""
     forwarders: Live[tuple[ForwarderPart, ...]] = ()
     """Forwarders to or from remote peers."""
 
@@ -138,6 +159,8 @@ class MessagingUserSpec(ResourcePart, frozen=True, kw_only=True):
 
     username: Live[Text]
     """Login name."""
+    address_space: Live[Name | None] = None
+    """`TenantSpace` that the user belongs to; without it the gateway's own space."""
     authentication: Live[UserAuthentication]
     """Credentials of the user."""
     authorization: Live[tuple[AuthorizationPart, ...]] = ()

@@ -51,6 +51,7 @@ from edge.configuration.resources import (
     MessagingUserSpec,
     SystemSpec,
 )
+from edge.configuration.tenant_spaces import TENANT_SPACE_CHECKS, for_each_space
 
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 """Address types that store nothing."""
@@ -405,7 +406,7 @@ def _artefacts(resources: Sequence[Resource]) -> Errors:
                     yield error_at(resource, ("spec", "artefacts", i, "devices", j), message)
 
 
-CHECKS: Final[tuple[Check, ...]] = (
+_SPACE_CHECKS: Final[tuple[Check, ...]] = (
     _gateway,
     _connectors,
     _addresses,
@@ -420,3 +421,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     _system,
     _artefacts,
 )
+CHECKS: Final[tuple[Check, ...]] = (*map(for_each_space, _SPACE_CHECKS), *TENANT_SPACE_CHECKS)

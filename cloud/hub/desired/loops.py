@@ -8,7 +8,7 @@ them form a loop, so do all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bridge.desired import DesiredError
@@ -16,7 +16,8 @@ from bridge.resources import schema
 from bridge.resources.errors import ResourceOrigin
 from bridge.resources.resource import Resource
 from edge.configuration.kinds import KINDS
-from edge.configuration.loops import forwarding_paths, rings
+from edge.configuration.loops import ForwardingPath, forwarding_paths, rings
+from edge.configuration.tenant_spaces import spaces_of
 
 Documents = list[dict[str, Any]]
 
@@ -31,11 +32,18 @@ def require_no_ring(wanted: Mapping[str, Documents], others: Mapping[str, Docume
     `wanted`: the new resources by gateway; `others`: those of the other gateways.
     """
     mine = _distinct(wanted)
-    found = [way for name, each in {**others, **mine}.items() for way in forwarding_paths(_resources(each), name)]
+    found = [way for name, each in {**others, **mine}.items() for way in _paths(name, each)]
+    changed = {way.gateway for name, each in mine.items() for way in _paths(name, each)}
     for ring in rings(found):
-        if any(way.gateway in mine for way in ring):
+        if any(way.gateway in changed for way in ring):
             words = ", then ".join(f"{way.words} of gateway {way.gateway}" for way in ring)
             raise FleetLoop(f"messages would loop over the fleet: {words}; nothing was sent")
+
+
+def _paths(gateway: str, documents: Iterable[dict[str, Any]]) -> Iterator[ForwardingPath]:
+    """Yield the paths of the forwarders of all address spaces of a gateway."""
+    for space in spaces_of(_resources(documents)):
+        yield from forwarding_paths(space.resources, f"{gateway}, space {space.name}" if space.name else gateway)
 
 
 def _distinct(documents: Mapping[str, Documents]) -> dict[str, Documents]:

@@ -36,6 +36,20 @@ class Messages(TypedDict, total=False):
     delivered: int
 
 
+class SpaceStatus(TypedDict):
+    """A further address space. `backlog`: messages for its peers; `connected`: state of its connectors, by name."""
+
+    hosts: Sequence[str]
+    clients: Clients
+    messages: Messages
+    stored_messages: int
+    stored_bytes: int
+    quota: int | None
+    epoch: str
+    backlog: int
+    connected: Mapping[str, bool]
+
+
 class AddressStatus(TypedDict, total=False):
     """One address or topic filter. `stored` messages wait for at least one consumer or the uplink.
 
@@ -248,6 +262,8 @@ class GatewayStatus(TypedDict, total=False):
     receipts: Mapping[str, int]
     """Messages with landing receipts since the start: `requested`, `refused` (no room, or no hub), `landed`, `dropped`,
     `abandoned` (too old); and `waiting` now. Empty while no message requested one."""
+    spaces: Mapping[str, SpaceStatus]
+    """Further address spaces, by name; all other figures are of the gateway's own space, except memory and loop."""
     problems: Sequence[ProblemStatus]
     first_boot: Mapping[str, Any]
     """Settings applied from a card (`edge.appliance.first_boot.journal.FirstBootState`); empty without a card."""

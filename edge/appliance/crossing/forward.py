@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bridge.resources.parse import parse, to_yaml
 from bridge.resources.plan import ResourceChange
+from bridge.resources.resource import of_kind
 from edge.appliance.resource_commands import explained
 from edge.configuration.first_gateway import addresses
 from edge.configuration.kinds import KINDS
@@ -28,7 +29,8 @@ def add_forwarders(data: Path, filters: Sequence[str]) -> tuple[int, list[Resour
         if not any(gateway.hub is not None for gateway in gateways):
             step = f"enrol at a hub: waypost enrol --data {word(data)} --help"
             raise CommandError("this gateway has no hub to forward to", hint=step, code=Exit.USAGE, error="no-hub")
-        named = {one.spec.address: one.name for one in known if isinstance(one.spec, AddressSpec)}
+        own = ((one, spec) for one, spec in of_kind(known, AddressSpec) if spec.address_space is None)
+        named = {spec.address: one.name for one, spec in own}
         for pattern in filters:
             if pattern in named:
                 name = word(named[pattern])

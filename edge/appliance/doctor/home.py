@@ -13,6 +13,7 @@ from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, VerificationReport, verify
 from edge.appliance.store.room import StoreBounds, StoreRoom
 from edge.appliance.store.shared import store_path
+from edge.appliance.tenant_spaces import FOLDER as SPACES
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME, kept_copies
@@ -27,7 +28,9 @@ FULL_WARN_H: Final = 48.0
 """Hours until the store is full that give a warning: a weekend."""
 WEAR_WARN_DAYS: Final = 90.0
 """Days left of the card that give a warning: time to arrange a site visit."""
-SECRET_FILES: Final = ("credentials.db*", f"{FILE_NAME}*", f"{FOLDER}/*")
+SECRET_FILES: Final = (
+    "credentials.db*", f"{FILE_NAME}*", f"{FOLDER}/*", f"{SPACES}/*/credentials.db*", f"{SPACES}/*/{FILE_NAME}*"
+)  # fmt: skip
 """Files with passwords and messages, including the copies that `store repair` and `store migrate` keep."""
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from bridge.hub_addresses import IDENTITY_SHARED
 from edge.appliance import health
-from edge.appliance.health import SHARED_IDENTITY_S, GatewayHealth
+from edge.appliance.connector_health import SHARED_IDENTITY_S
+from edge.appliance.health import GatewayHealth
 from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget

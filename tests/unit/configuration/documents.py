@@ -15,6 +15,10 @@ def space(spec: str = "{}", name: str = "default") -> str:
     return f"{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: {name}}}, spec: {spec}}}\n---\n"
 
 
+def tenant(name: str, spec: str) -> str:
+    return f"{{apiVersion: waypost/v1, kind: TenantSpace, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n"
+
+
 def address(spec: str, name: str = "a") -> str:
     return f"{{apiVersion: waypost/v1, kind: Address, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n"
 

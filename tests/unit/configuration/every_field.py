@@ -139,6 +139,18 @@ def whole(pki: Path) -> Documents:
     names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
     files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}
     files["clientCrl"] = str(pki / "revoked.pem")
+    connectors = [
+        {
+            "name": "peer",
+            "type": "amqp",
+            "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
+            "tls": peer,
+            "proxy": through,
+            "credentials": {"username": "gw", "password": "word"},
+            "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"},
+        },
+        *({"name": kind, "type": kind, "endpointHosts": [{"host": "127.0.0.1", "port": 1}]} for kind in PEERS),
+    ]
     return {
         "Gateway/gw": {
             "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
@@ -150,19 +162,9 @@ def whole(pki: Path) -> Documents:
             "authenticationService": {"name": "standard"},
             "deviceApi": {"type": "hono", "tenant": "T", "corsAllowedOrigins": ["https://a.example"]},
             "quota": {"bytes": "1Gi"},
-            "connectors": [
-                {
-                    "name": "peer",
-                    "type": "amqp",
-                    "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
-                    "tls": peer,
-                    "proxy": through,
-                    "credentials": {"username": "gw", "password": "word"},
-                    "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"},
-                },
-                *({"name": kind, "type": kind, "endpointHosts": [{"host": "127.0.0.1", "port": 1}]} for kind in PEERS),
-            ],
+            "connectors": connectors,
         },
+        "TenantSpace/acme": {"hosts": ["acme"], "quota": {"bytes": "1Mi"}, "connectors": copy.deepcopy(connectors)},
         "Address/q": {
             "address": "q",
             "type": "queue",
@@ -303,6 +305,8 @@ OTHER: Final[dict[str, Edit]] = {
         ("AddressSpace/default", "connectors.0.pace.quietHours"): "08:00-18:00"
     },
     "Address type": {("Address/t", "type"): "multicast"},
+    "Address addressSpace": {("Address/t", "addressSpace"): "acme"},
+    "MessagingUser addressSpace": {("MessagingUser/u", "addressSpace"): "acme"},
     "Address topic": {("Address/s", "topic"): "other"},
     "Address deadletter": {("Address/q", "deadletter"): "dead2"},
     "Address expiry": {("Address/q", "expiry"): "dead2"},
@@ -339,6 +343,19 @@ OTHER: Final[dict[str, Edit]] = {
     "System quietHours": {("System/gw", "quietHours"): "08:00-18:00"},
     "Device enabled": {("Device/d2", "enabled"): False},
 }
+
+
+OTHER.update(
+    {
+        name.replace("AddressSpace", "TenantSpace"): {
+            ("TenantSpace/acme", path): value
+            for (resource, path), value in edit.items()
+            if resource == "AddressSpace/default"
+        }
+        for name, edit in OTHER.items()
+        if name.startswith("AddressSpace connectors")
+    }
+)
 
 
 def edit_of(place: Place, documents: Documents) -> Edit:

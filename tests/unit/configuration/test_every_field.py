@@ -29,6 +29,7 @@ from bridge.resources.resource import Metadata, Resource, ResourceKinds
 from bridge.sasl.scram import derive
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.gateway import Gateway
+from edge.appliance.gateway_space import GatewaySpace
 from edge.appliance.resource_commands import apply
 from edge.broker.hono.errors import DeviceError
 from edge.broker.model.authorization import Operation
@@ -135,7 +136,14 @@ def facts(gateway: Gateway) -> dict[str, object]:
         "name": (gateway.status()["gateway"], broker.space.amqp._container_id),
         "uplinks": {uplink.connector.name: _forwarded(uplink) for uplink in gateway.uplinks},
         "endurance": gateway.space.wear().endurance_bytes,
+        "tenants": {each.served.name: _tenant(each) for each in gateway.tenants},
     }
+
+
+def _tenant(space: GatewaySpace) -> object:
+    router = space.served.router
+    uplinks = {uplink.connector.name: _forwarded(uplink) for uplink in space.uplinks}
+    return space.served.hosts, router.quotas.space_bytes, router.addresses.type_of("any"), uplinks
 
 
 def _room(room: QuotaUsage) -> tuple[object, ...]:

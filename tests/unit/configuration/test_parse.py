@@ -156,7 +156,8 @@ def test_unknown_key_is_reported_with_file_line_path_and_suggestion() -> None:
         (
             "kind: Address\n",
             "",
-            '1: "kind" is missing; known: Gateway, AddressSpace, Address, MessagingUser, Device, Artefacts, System',
+            '1: "kind" is missing; known: Gateway, AddressSpace, TenantSpace, Address, MessagingUser, Device, '
+            "Artefacts, System",
         ),
         ("enmasse.io/v1beta1", "v1", '1: apiVersion: "v1" is not waypost/v1 or enmasse.io/v1beta1'),
         (

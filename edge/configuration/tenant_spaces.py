@@ -1,0 +1,171 @@
+"""Address spaces of a gateway: the resources of each one, and the rules between them.
+
+The resources of one space are what a gateway with that space alone would have. So all other rules, and the derived
+configuration, know one space only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from bridge.resources import schema
+from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
+from edge.broker.configuration import AuthenticationMode, Connector, ConnectorType
+from edge.broker.limits import TENANT_SPACES_MAX
+from edge.configuration.resources import (
+    AddressSpaceSpec,
+    AddressSpec,
+    AuthenticationService,
+    GatewaySpec,
+    MessagingUserSpec,
+    TenantSpaceSpec,
+)
+
+_STANDARD: Final = AuthenticationService(name=AuthenticationMode.STANDARD)
+
+
+class SpaceResources(NamedTuple):
+    """Resources of one address space."""
+
+    name: str
+    """Name of the `TenantSpace`; empty for the gateway's own space."""
+    hosts: tuple[str, ...]
+    resources: list[Resource]
+    """A tenant's are its `AddressSpace`, made from the `TenantSpace`, its addresses and its users."""
+
+
+def spaces_of(resources: Sequence[Resource]) -> Iterator[SpaceResources]:
+    """Yield the resources of each address space, the gateway's own first."""
+    own = [each for each in resources if not isinstance(each.spec, TenantSpaceSpec) and not _space_name(each)]
+    yield SpaceResources("", (), own)
+    for resource, spec in of_kind(resources, TenantSpaceSpec):
+        space = AddressSpaceSpec(
+            authentication_service=_STANDARD,
+            default_type=spec.default_type,
+            quota_bytes=spec.quota_bytes,
+            connectors=spec.connectors,
+        )
+        members = [_as_own(each) for each in resources if _space_name(each) == resource.name]
+        made = [msgspec.structs.replace(resource, spec=space), *members]
+        yield SpaceResources(resource.name, spec.hosts, made)
+
+
+def for_each_space(check: Check) -> Check:
+    """Return a check of all spaces by a check that knows one."""
+
+    def check_each(resources: Sequence[Resource]) -> Errors:
+        for space in spaces_of(resources):
+            yield from check(space.resources)
+
+    return check_each
+
+
+def _space_name(resource: Resource) -> str:
+    """Return the name of the `TenantSpace` that a resource belongs to; empty for none."""
+    spec = resource.spec
+    return spec.address_space or "" if isinstance(spec, AddressSpec | MessagingUserSpec) else ""
+
+
+def _as_own(resource: Resource) -> Resource:
+    """Return an address or user of a tenant in the form of a gateway with that space alone."""
+    spec = resource.spec
+    if isinstance(spec, AddressSpec | MessagingUserSpec):
+        return msgspec.structs.replace(resource, spec=msgspec.structs.replace(spec, address_space=None))
+    return resource
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def _members(resources: Sequence[Resource]) -> Errors:
+    """Check that the space of each address and user exists."""
+    names = [resource.name for resource, _ in of_kind(resources, TenantSpaceSpec)]
+    for resource in resources:
+        name = _space_name(resource)
+        if name and name not in names:
+            message = f'there is no TenantSpace "{name}"{schema.suggestion(name, names)}'
+            yield error_at(resource, ("spec", "addressSpace"), message)
+    for resource, user in of_kind(resources, MessagingUserSpec):
+        if user.address_space is not None and user.device is not None:
+            yield error_at(resource, ("spec", "device"), "only the gateway's own space has the device API")
+
+
+def _hosts(resources: Sequence[Resource]) -> Errors:
+    """Check that a host names one space, and that no user of the gateway's own space has such a name."""
+    taken: dict[str, str] = {}
+    spaces = list(of_kind(resources, TenantSpaceSpec))
+    for resource, _ in spaces[TENANT_SPACES_MAX:]:
+        yield error_at(resource, (), f"a gateway has at most {TENANT_SPACES_MAX} of them")
+    for resource, spec in spaces:
+        for i, host in enumerate(spec.hosts):
+            other = taken.setdefault(host.lower().rstrip("."), resource.name)
+            if other != resource.name:
+                yield error_at(resource, ("spec", "hosts", i), f'"{host}" is already a host of TenantSpace {other}')
+    for resource, user in of_kind(resources, MessagingUserSpec):
+        name, _, host = user.username.rpartition("@")
+        if name and user.address_space is None and host.lower().rstrip(".") in taken:
+            words = (
+                f'"{user.username}" would be a user of TenantSpace {taken[host.lower().rstrip(".")]}: set addressSpace'
+            )
+            yield error_at(resource, ("spec", "username"), words)
+    for resource, own in of_kind(resources, AddressSpaceSpec):
+        api = own.device_api
+        if api is not None and api.tenant.lower() in taken:
+            words = f'"{api.tenant}" is a host of TenantSpace {taken[api.tenant.lower()]}: devices could not log in'
+            yield error_at(resource, ("spec", "deviceApi", "tenant"), words)
+
+
+def _isolation(resources: Sequence[Resource]) -> Errors:
+    """Check that the gateway's own space leaves room for others, and that its clients have to authenticate: a client
+    without credentials would be in any space that it names."""
+    tenants = [resource for resource, _ in of_kind(resources, TenantSpaceSpec)]
+    own = list(of_kind(resources, AddressSpaceSpec))
+    for resource, spec in own if tenants else ():
+        service = spec.authentication_service
+        if service is not None and service.name is not AuthenticationMode.STANDARD:
+            message = f"with a TenantSpace ({tenants[0].name}) all clients authenticate by name and password: standard"
+            yield error_at(resource, ("spec", "authenticationService", "name"), message)
+        if spec.quota_bytes is None:
+            message = f"quota.bytes is required: this space could take the room of TenantSpace {tenants[0].name}"
+            yield error_at(resource, ("spec",), message)
+    if tenants and not own:
+        message = "the gateway's own space needs a quota too: add an AddressSpace with quota.bytes"
+        yield error_at(tenants[0], (), message)
+
+
+def _identities(resources: Sequence[Resource]) -> Errors:
+    """Check that no two spaces are one gateway for a hub, which would take the messages of one for repeats of the
+    other, and that a hub's tenant follows from the space."""
+    gateways = [spec.hub.gateway or resource.name for resource, spec in of_kind(resources, GatewaySpec) if spec.hub]
+    taken = dict.fromkeys(gateways, "the gateway's own space")
+    certificates: dict[str, str] = {}
+    for resource, spec in of_kind(resources, TenantSpaceSpec):
+        where = f"TenantSpace {resource.name}"
+        for i, connector in enumerate(spec.connectors):
+            if connector.type is ConnectorType.WAYPOST:
+                for field, message in _identity_faults(connector, where, taken, certificates):
+                    yield error_at(resource, ("spec", "connectors", i, *field), message)
+    for resource, own in of_kind(resources, AddressSpaceSpec):
+        for i, connector in enumerate(own.connectors):
+            if connector.type is ConnectorType.WAYPOST and taken.get(connector.container, "").startswith("Tenant"):
+                message = f'"{connector.container}" is the name of {taken[connector.container]} at its hub'
+                yield error_at(resource, ("spec", "connectors", i, "container"), message)
+
+
+def _identity_faults(
+    connector: Connector, where: str, taken: dict[str, str], certificates: dict[str, str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what is wrong with the identity of a connector to a hub; note it as taken."""
+    if not connector.container:
+        yield ("container",), "a space needs its own name at a hub; the token of its enrolment decides on its tenant"
+    elif taken.setdefault(connector.container, where) != where:
+        yield ("container",), f'"{connector.container}" is already the name of {taken[connector.container]} at a hub'
+    shown = connector.tls.certificate if connector.tls is not None else None
+    if shown is not None and certificates.setdefault(shown, where) != where:
+        yield ("tls", "clientCert"), f"it is already the certificate of {certificates[shown]}"
+
+
+TENANT_SPACE_CHECKS: Final[tuple[Check, ...]] = (_members, _hosts, _isolation, _identities)
