@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -139,18 +139,6 @@ def whole(pki: Path) -> Documents:
     names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
     files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}
     files["clientCrl"] = str(pki / "revoked.pem")
-    connectors = [
-        {
-            "name": "peer",
-            "type": "amqp",
-            "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
-            "tls": peer,
-            "proxy": through,
-            "credentials": {"username": "gw", "password": "word"},
-            "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"},
-        },
-        *({"name": kind, "type": kind, "endpointHosts": [{"host": "127.0.0.1", "port": 1}]} for kind in PEERS),
-    ]
     return {
         "Gateway/gw": {
             "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
@@ -162,9 +150,19 @@ def whole(pki: Path) -> Documents:
             "authenticationService": {"name": "standard"},
             "deviceApi": {"type": "hono", "tenant": "T", "corsAllowedOrigins": ["https://a.example"]},
             "quota": {"bytes": "1Gi"},
-            "connectors": connectors,
+            "connectors": [
+                {
+                    "name": "peer",
+                    "type": "amqp",
+                    "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
+                    "tls": peer,
+                    "proxy": through,
+                    "credentials": {"username": "gw", "password": "word"},
+                    "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"},
+                },
+                *({"name": kind, "type": kind, "endpointHosts": [{"host": "127.0.0.1", "port": 1}]} for kind in PEERS),
+            ],
         },
-        "TenantSpace/acme": {"hosts": ["acme"], "quota": {"bytes": "1Mi"}, "connectors": copy.deepcopy(connectors)},
         "Address/q": {
             "address": "q",
             "type": "queue",
@@ -214,6 +212,21 @@ def external(pki: Path) -> Documents:
     oidc["introspection"] = asking
     documents["AddressSpace/default"]["authenticationService"] = {"name": "external", "oidc": oidc}
     return documents
+
+
+def with_tenant(pki: Path) -> Documents:
+    """Return the same resources with a further address space."""
+    documents = whole(pki)
+    connectors = copy.deepcopy(documents["AddressSpace/default"]["connectors"])
+    documents["TenantSpace/acme"] = {"hosts": ["acme"], "quota": {"bytes": "1Mi"}, "connectors": connectors}
+    return documents
+
+
+def base_of(place: Place) -> Callable[[Path], Documents]:
+    """Return the function that makes the resources for changes of a field."""
+    if place.text.startswith(EXTERNAL):
+        return external
+    return with_tenant if place.kind == "TenantSpace" or place.field.attribute == "address_space" else whole
 
 
 EXTERNAL: Final = "AddressSpace authenticationService.oidc"
@@ -306,7 +319,7 @@ OTHER: Final[dict[str, Edit]] = {
     },
     "Address type": {("Address/t", "type"): "multicast"},
     "Address addressSpace": {("Address/t", "addressSpace"): "acme"},
-    "MessagingUser addressSpace": {("MessagingUser/u", "addressSpace"): "acme"},
+    "MessagingUser addressSpace": {("MessagingUser/u", "addressSpace"): "acme", ("MessagingUser/u", "device"): None},
     "Address topic": {("Address/s", "topic"): "other"},
     "Address deadletter": {("Address/q", "deadletter"): "dead2"},
     "Address expiry": {("Address/q", "expiry"): "dead2"},
@@ -356,6 +369,8 @@ OTHER.update(
         if name.startswith("AddressSpace connectors")
     }
 )
+OTHER["TenantSpace connectors.type"]["TenantSpace/acme", "connectors.0.container"] = "gw-acme"
+OTHER["TenantSpace connectors"]["TenantSpace/acme", "connectors.4.container"] = "gw-acme"
 
 
 def edit_of(place: Place, documents: Documents) -> Edit:

@@ -12,7 +12,7 @@ import contextlib
 import copy
 import functools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,9 +44,9 @@ from edge.configuration.repository import Repository
 from tests.support.certificates import Authority
 from tests.unit.configuration.every_field import (
     EVERY,
-    EXTERNAL,
     Documents,
     _at,
+    base_of,
     documents_of,
     edit_of,
     edited,
@@ -55,6 +55,7 @@ from tests.unit.configuration.every_field import (
     places,
     resources_in,
     whole,
+    with_tenant,
 )
 
 
@@ -202,11 +203,11 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return authority.folder
 
 
-@pytest.mark.parametrize("tokens", [False, True], ids=["passwords", "tokens"])
-def test_live_fields_take_effect_at_once(tmp_path: Path, pki: Path, *, tokens: bool) -> None:
+@pytest.mark.parametrize("make", [whole, external, with_tenant])
+def test_live_fields_take_effect_at_once(tmp_path: Path, pki: Path, make: Callable[[Path], Documents]) -> None:
     """Each field alone changes the gateway and changes it back; all together equal a start with them."""
-    base = external(pki) if tokens else whole(pki)
-    chosen = [place for place in EVERY if place.text.startswith(EXTERNAL) is tokens]
+    base = make(pki)
+    chosen = [place for place in EVERY if base_of(place) is make]
     live = [place for place in chosen if place.field.effect is Effect.LIVE]
     together = resources_in(of_leaves(live, base))
 
