@@ -28,7 +28,7 @@ from edge.broker.model.tracing import Tracer
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.figures import NetworkFigures
-from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.handler import ConnectionHandler, router_of
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
@@ -128,7 +128,9 @@ class ServedSpace:
     def serves(self, driver: ConnectionDriver) -> bool:
         """Return True for a connection of this space."""
         owner = driver.owner
-        return isinstance(owner, ConnectionHandler | AmqpSession) and owner.router is self.router
+        if isinstance(owner, ConnectionHandler):
+            return router_of(owner) is self.router
+        return isinstance(owner, AmqpSession) and owner.router is self.router
 
     @property
     def connections(self) -> int:

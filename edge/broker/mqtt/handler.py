@@ -110,6 +110,10 @@ class HandlerContext:
         """Answer these topics from now on, to connections that subscribe to one of them; None: none."""
         self.own_topics = own
 
+    def identity_of(self, driver: ConnectionDriver) -> str | None:
+        """Return the name in the client certificate; None where certificates do not authenticate."""
+        return driver.identity if self.certificates else None
+
     def publisher(self, driver: ConnectionDriver) -> Callable[[Publication], None]:
         """Return the function that publishes runs. With a trace it also reports the result."""
         return self.router.publish if driver.trace is None else partial(driver.trace.publish, self.router)
@@ -196,11 +200,6 @@ class ConnectionHandler(Origin):
             self._lane.forget()
         elif self._session is not None and not self.connection.closed and not self._arriving:
             self.connection.receiver.forget_topics()
-
-    @property
-    def router(self) -> Router:
-        """Router of its address space."""
-        return self._common.router
 
     # --- for the interceptor ------------------------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ class ConnectionHandler(Origin):
         match event:
             case ConnectEvent():
                 driver = self._driver
-                identity = driver.identity if self._common.certificates else None
+                identity = self._common.identity_of(driver)
                 login = MqttLogin(self._common.gate, self.connection, self, identity, driver.address)
                 if event.authentication_method is not None:
                     self._login = login
@@ -538,6 +537,11 @@ class ConnectionHandler(Origin):
         gone = event.publish_will or self._arriving
         will = self._connect.will if self._connect is not None and gone else None
         self._common.sessions.leave(session, self, will, self._common.clock(), lost=event.lost)
+
+
+def router_of(handler: ConnectionHandler) -> Router:
+    """Return the router of the address space of a connection."""
+    return handler._common.router
 
 
 def _may_send(grant: Grant | None, address: str) -> bool:
