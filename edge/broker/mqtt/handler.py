@@ -314,9 +314,8 @@ class ConnectionHandler(Origin):
     def _control(self, event: Any) -> None:
         match event:
             case ConnectEvent():
-                driver = self._driver
-                identity = self._common.identity_of(driver)
-                login = MqttLogin(self._common.gate, self.connection, self, identity, driver.address)
+                common, driver = self._common, self._driver
+                login = MqttLogin(common.gate, self.connection, self, common.identity_of(driver), driver.address)
                 if event.authentication_method is not None:
                     self._login = login
                 login.start(event)
