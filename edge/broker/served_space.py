@@ -16,6 +16,7 @@ from edge.broker.amqp.arrivals import AmqpLanes
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import BrokerConfiguration, DeviceApiConfiguration, Protocol
+from edge.broker.limits import Limits
 from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Drivers
 from edge.broker.listeners.mqtt import MqttDrivers
@@ -93,36 +94,43 @@ class ServedSpace:
             network=network,
         )
         self._arrivals = MqttLanes(self.router, loop)
-        self.amqp = AmqpDrivers(
-            limits,
-            _container_id(configuration),
-            self.router,
-            gate,
-            _amqp_interception(self.devices),
-            administration,
-            loop.time,
-            AmqpLanes(LOOPS, self.router),
-            tracer,
-        )
-        self.mqtt = MqttDrivers(
-            limits,
-            self.router,
-            self.mqtt_sessions,
-            gate,
-            _mqtt_interception(self.devices),
-            loop.time,
-            self._arrivals,
-            tracer,
-            gate.refusals,
-            certificates=certificates,
-        )
-
+        self.amqp = self._make_amqp(configuration, tracer, administration)
+        self.mqtt = self._make_mqtt(limits, tracer, certificates=certificates)
         self._housekeeping = Housekeeping(
             (
                 ("sessions", lambda: self.mqtt_sessions.tick(self._loop.time())),
                 ("router", self.router.tick),
                 ("credentials that expire", gate.expire),
             )
+        )
+
+    def _make_amqp(
+        self, configuration: BrokerConfiguration, tracer: Tracer, administration: Administration | None
+    ) -> AmqpDrivers:
+        return AmqpDrivers(
+            configuration.limits,
+            _container_id(configuration),
+            self.router,
+            self.gate,
+            _amqp_interception(self.devices),
+            administration,
+            self._loop.time,
+            AmqpLanes(LOOPS, self.router),
+            tracer,
+        )
+
+    def _make_mqtt(self, limits: Limits, tracer: Tracer, *, certificates: bool) -> MqttDrivers:
+        return MqttDrivers(
+            limits,
+            self.router,
+            self.mqtt_sessions,
+            self.gate,
+            _mqtt_interception(self.devices),
+            self._loop.time,
+            self._arrivals,
+            tracer,
+            self.gate.refusals,
+            certificates=certificates,
         )
 
     def serves(self, driver: ConnectionDriver) -> bool:
