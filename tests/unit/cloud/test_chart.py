@@ -295,6 +295,27 @@ class TestRendered:
         _, rule = only(render(merged(SMALLEST, {"networkPolicy": more}), tmp_path), "NetworkPolicy")["spec"]["egress"]
         assert [each["port"] for each in rule["ports"]] == ports
 
+    def test_hubs_reach_the_ports_of_their_values(self, tmp_path: Path) -> None:
+        more = {
+            "registry": {"url": "postgresql://waypost@[fd00::1]:7777/waypost?sslmode=require"},
+            "lake": {"endpoint": "https://store.data:9443"},
+            "hub": {"oidc": {"issuer": "https://login.example:8443/realms/a", "audience": "waypost"}},
+            "prove": {"pushgateway": "http://pushgateway.monitoring"},
+            "messaging": {"url": "amqps://broker/", "failover": ["amqp://[fd00::2]"]},
+            "networkPolicy": {"receiverPorts": []},
+        }
+        _, rule = only(render(merged(SMALLEST, more), tmp_path), "NetworkPolicy")["spec"]["egress"]
+        reached = [each["port"] for each in rule["ports"]]
+        assert reached == [5432, 6432, 443, 9000, 7777, 9443, 8443, 80, 5671, 5672]
+
+    def test_number_of_hubs_is_that_of_the_autoscaler(self, tmp_path: Path) -> None:
+        """Without a cluster to look at, as in Argo CD; with one: `tests/fault/test_chart_under_controllers.py`."""
+        scaled = {"autoscaling": {"enabled": True}}
+        assert only(render(merged(SMALLEST, {"replicas": 5}), tmp_path), "Deployment")["spec"]["replicas"] == 5
+        deployment = only(render(merged(SMALLEST, scaled), tmp_path), "Deployment")
+        assert "replicas" not in deployment["spec"]
+        assert "annotations" not in deployment["metadata"]
+
     def test_browser_stays_at_one_replica(self, tmp_path: Path) -> None:
         cookie = {"type": "Cookie", "sessionName": "waypost-hub"}
         more = {"console": {"httpRoute": {"sessionPersistence": cookie}}, "service": {"sessionAffinity": "ClientIP"}}
@@ -345,6 +366,12 @@ class TestRendered:
         assert files == {kafka.tls.ca, kafka.password_file}
         ports = only(resources, "NetworkPolicy")["spec"]["egress"][-1]["ports"]
         assert {"port": 9093, "protocol": "TCP"} in ports
+
+    def test_password_is_that_of_the_named_user(self, tmp_path: Path) -> None:
+        resources = render(merged(EVERYTHING, {"kafka": {"user": "plant-hubs"}}), tmp_path)
+        user = only(resources, "KafkaUser")["metadata"]["name"]
+        assert user == "plant-hubs"
+        assert user in set(volumes_of(only(resources, "Deployment")["spec"]["template"]["spec"]))
 
     def test_hubs_reach_the_message_broker(self, tmp_path: Path) -> None:
         addresses = {"tenants": ["a", "b"], "copies": "{tenant}.copies"}

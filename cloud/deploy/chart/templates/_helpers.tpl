@@ -99,7 +99,7 @@ postgresql://waypost@{{ include "waypost-hub.database" . }}-rw/waypost
 {{- if .Values.kafka.existingSecret -}}
 {{- .Values.kafka.existingSecret -}}
 {{- else if .Values.kafka.strimzi.enabled -}}
-{{ include "waypost-hub.name" . }}
+{{ include "waypost-hub.kafkaUser" . }}
 {{- else -}}
 {{- fail "kafka.existingSecret is missing: kafka.user has a password" -}}
 {{- end -}}
@@ -180,6 +180,48 @@ waypost
 {{/* True if the broker needs files. */}}
 {{- define "waypost-hub.messagingFiles" -}}
 {{- if and (include "waypost-hub.messagingUrl" .) (or .Values.messaging.caSecret (include "waypost-hub.messagingUser" .)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Port of a URL, or the default of its scheme. */}}
+{{- define "waypost-hub.port" -}}
+{{- $defaults := dict "postgresql" 5432 "https" 443 "http" 80 "amqps" 5671 "amqp" 5672 -}}
+{{- $found := regexFind ":[0-9]+$" (regexFind "^[^:]+://[^/?#]*" .) | trimPrefix ":" -}}
+{{- $found | default (get $defaults (regexFind "^[^:]+" .)) -}}
+{{- end -}}
+
+{{/* Ports that hubs reach, by the values, as JSON. */}}
+{{- define "waypost-hub.reachedPorts" -}}
+{{- $ports := list 5432 6432 443 9000 -}}
+{{- range .Values.networkPolicy.receiverPorts -}}
+{{- $ports = append $ports (int .) -}}
+{{- end -}}
+{{- range .Values.kafka.brokers -}}
+{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}
+{{- end -}}
+{{- $issuer := dig "oidc" "issuer" "" .Values.hub -}}
+{{- $urls := list (include "waypost-hub.registryUrl" .) .Values.lake.endpoint $issuer .Values.prove.pushgateway -}}
+{{- range concat $urls (list (include "waypost-hub.messagingUrl" .)) .Values.messaging.failover | compact -}}
+{{- $ports = append $ports (include "waypost-hub.port" . | int) -}}
+{{- end -}}
+{{- $ports | uniq | toJson -}}
+{{- end -}}
+
+{{/*
+Number of hubs. Empty if the autoscaler alone sets it, so that neither an update nor a rollback changes it. When the
+autoscaler is turned on later, the number in the cluster is rendered from then on: Helm would take out the number that it
+has set before, and Kubernetes would end all hubs but one. The annotation remembers that.
+*/}}
+{{- define "waypost-hub.replicas" -}}
+{{- if not .Values.autoscaling.enabled -}}
+{{ .Values.replicas }}
+{{- else -}}
+{{- $name := include "waypost-hub.name" . -}}
+{{- $live := lookup "apps/v1" "Deployment" .Release.Namespace $name -}}
+{{- $autoscaler := lookup "autoscaling/v2" "HorizontalPodAutoscaler" .Release.Namespace $name -}}
+{{- if and $live (or (not $autoscaler) (dig "metadata" "annotations" "waypost/replicas" "" $live)) -}}
+{{ $live.spec.replicas }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "waypost-hub.podSecurity" -}}
