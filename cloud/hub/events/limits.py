@@ -47,6 +47,16 @@ PROBLEMS_REPEAT_S: Final = 60.0
 """Interval of comparing the problems of this hub with those in the registry again: another hub ends those of a hub that
 was silent."""
 
+PROBLEMS_CLEANUP_S: Final = 600.0
+"""Interval of ending problems that nothing reports any more."""
+
+PROBLEMS_UNHEARD_S: Final = 1_800.0
+"""Time that a gateway is connected without naming its problems until those in the registry end: gateways name them
+every ten minutes, and earlier versions never."""
+
+GATEWAY_SILENT_S: Final = 7 * 86_400.0
+"""Time that a gateway is away until its problems end: they may have been solved, or be others."""
+
 PROBLEMS_AT_ONCE_MAX: Final = 200
 """Gateways and hubs with problems that are written in one transaction."""
 

@@ -47,6 +47,10 @@ class ProblemPlaceDocument(msgspec.Struct, kw_only=True):
     """Empty for a gateway: its own console has the next step."""
     since: int
     """Milliseconds since 1970, UTC, by the clock of the gateway or hub."""
+    connected: bool | None
+    """State of the gateway; null for a hub. A gateway that is away has last reported it before `last_seen`."""
+    last_seen: int | None
+    """Milliseconds since 1970, UTC; null for a hub."""
 
 
 class ProblemGroupDocument(msgspec.Struct, kw_only=True):
@@ -56,6 +60,13 @@ class ProblemGroupDocument(msgspec.Struct, kw_only=True):
     severity: Severity
     """The worst of them."""
     count: int
+    """Problems of this name; a gateway may have several."""
+    gateways: int
+    """Gateways that have it: `GET /api/v1/gateways?problem=NAME` lists them."""
+    away: int
+    """Gateways that have it and are not connected: it is as they have last reported it."""
+    hubs: int
+    """Hubs that have it."""
     since: int
     """Begin of the first one, in milliseconds since 1970, UTC."""
     places: list[ProblemPlaceDocument]
@@ -123,6 +134,9 @@ def group_document(group: ProblemGroup, hub_names: Mapping[str, str]) -> Problem
         name=group.code,
         severity=_severity(group.severity),
         count=group.total,
+        gateways=group.gateways,
+        away=group.away,
+        hubs=group.hubs,
         since=group.since // 1_000,
         places=[place_document(each, hub_names) for each in group.places],
     )
@@ -139,6 +153,8 @@ def place_document(problem: PlacedProblem, hub_names: Mapping[str, str]) -> Prob
         what=problem.what,
         next_step=problem.next_step,
         since=problem.since // 1_000,
+        connected=problem.connected,
+        last_seen=problem.last_seen // 1_000 if problem.last_seen is not None else None,
     )
 
 

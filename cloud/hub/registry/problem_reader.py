@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.groups import Key
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.schema import problems
+from cloud.hub.registry.schema import gateways, problems
 from edge.health.problems import Severity
 
 PLACES_SHOWN_MAX: Final = 10
@@ -39,6 +40,10 @@ class PlacedProblem(NamedTuple):
     what: str
     next_step: str
     since: int
+    connected: bool | None = None
+    """State of the gateway; None for a hub."""
+    last_seen: int | None = None
+    """Time the gateway was last seen; None for a hub."""
 
     @property
     def place(self) -> Place:
@@ -55,13 +60,25 @@ class ProblemGroup(NamedTuple):
     total: int
     since: int
     """Begin of the first one."""
+    gateways: int
+    """Gateways that have it."""
+    away: int
+    """Gateways that have it and are not connected: it is as they have last reported it."""
+    hubs: int
+    """Hubs that have it."""
     places: Sequence[PlacedProblem]
     """Some of them."""
 
 
-_COLUMNS: Final = [problems.c[name] for name in PlacedProblem._fields]
+_COLUMNS: Final = [problems.c[name] for name in PlacedProblem._fields[:9]]
 _ORDER: Final = (problems.c.tenant, problems.c.gateway, problems.c.hub, problems.c.digest)
 _RANKS: Final = {each.value: each.rank for each in Severity}
+_SAME: Final = (problems.c.tenant == gateways.c.tenant) & (problems.c.gateway == gateways.c.name)
+_PLACES: Final = (
+    sa.select(*_COLUMNS, gateways.c.connected, gateways.c.last_seen)
+    .select_from(problems.outerjoin(gateways, _SAME))
+    .order_by(*_ORDER)
+)
 
 
 class ProblemReader:
@@ -84,9 +101,13 @@ class ProblemReader:
 
         def work(tx: sa.Connection) -> tuple[list[ProblemGroup], int]:
             rows = tx.execute(query.order_by(problems.c.code).limit(limit)).all()
-            shown = _places(tx, conditions, [row[0] for row in rows])
-            severities = [*_RANKS, ""]
-            found = [ProblemGroup(row[0], severities[row[1]], row[2], row[3], shown[row[0]]) for row in rows]
+            more, away, of_hubs = _repeated(tx, conditions), _away(tx, conditions), _of_hubs(tx, conditions)
+            severities, found = [*_RANKS, ""], []
+            for code, worst, total, since in rows:
+                of_hub, hubs = of_hubs.get(code, (0, 0))
+                there, places = total - of_hub - more.get(code, 0), _places(tx, conditions, code)
+                one = ProblemGroup(code, severities[worst], total, since, there, away.get(code, 0), hubs, places)
+                found.append(one)
             return found, tx.execute(names).scalar() or 0
 
         return self._database.transaction(work)
@@ -94,7 +115,7 @@ class ProblemReader:
     def places(self, wanted: ProblemFilter, after: Place | None, limit: int) -> tuple[list[PlacedProblem], int]:
         """Return problems by place, and the number of all. `after`: last place of the page before."""
         conditions = list(_conditions(wanted))
-        query = sa.select(*_COLUMNS).where(*conditions).order_by(*_ORDER).limit(limit)
+        query = _PLACES.where(*conditions).limit(limit)
         if after is not None:
             query = query.where(sa.tuple_(*_ORDER) > sa.tuple_(*map(sa.literal, after)))
         counting = sa.select(sa.func.count()).select_from(problems).where(*conditions)
@@ -104,16 +125,48 @@ class ProblemReader:
 
         return self._database.transaction(work)
 
+    def silent_gateways(self, seen_before: int, limit: int) -> list[Key]:
+        """Return gateways with problems that are not connected and were seen before a time in UTC microseconds, or are
+        not known any more."""
+        known = gateways.c.forgotten_at.is_(None) & gateways.c.name.is_not(None)
+        seen = (gateways.c.connected == sa.true()) | (gateways.c.last_seen >= seen_before)
+        query = sa.select(problems.c.tenant, problems.c.gateway).select_from(problems.outerjoin(gateways, _SAME))
+        query = query.where(problems.c.gateway != "", sa.not_(sa.func.coalesce(known & seen, sa.false())))
+        return self._database.transaction(
+            lambda tx: [(row[0], row[1]) for row in tx.execute(query.distinct().limit(limit))]
+        )
 
-def _places(tx: sa.Connection, conditions: Sequence[Any], codes: Sequence[str]) -> dict[str, list[PlacedProblem]]:
-    """Return the first places of each of these names."""
-    number = sa.func.row_number().over(partition_by=problems.c.code, order_by=_ORDER).label("number")
-    ranked = sa.select(*_COLUMNS, number).where(*conditions, problems.c.code.in_(codes)).subquery()
-    query = sa.select(*(ranked.c[name] for name in PlacedProblem._fields)).where(ranked.c.number <= PLACES_SHOWN_MAX)
-    found: dict[str, list[PlacedProblem]] = {each: [] for each in codes}
-    for row in tx.execute(query.order_by(ranked.c.code, ranked.c.number)):
-        found[row.code].append(PlacedProblem(*row))
-    return found
+
+def _repeated(tx: sa.Connection, conditions: Sequence[Any]) -> Mapping[str, int]:
+    """Return by how many the problems of each name are more than the gateways that have it."""
+    keys = (problems.c.code, problems.c.tenant, problems.c.gateway)
+    several = sa.select(*keys, (sa.func.count() - 1).label("more")).where(*conditions, problems.c.gateway != "")
+    found = several.group_by(*keys).having(sa.func.count() > 1).subquery()
+    query = sa.select(found.c.code, sa.func.sum(found.c.more)).group_by(found.c.code)
+    return {row[0]: int(row[1]) for row in tx.execute(query)}
+
+
+def _of_hubs(tx: sa.Connection, conditions: Sequence[Any]) -> Mapping[str, tuple[int, int]]:
+    """Return the number of problems of hubs with each name, and of these hubs."""
+    columns = (problems.c.code, sa.func.count(), sa.func.count(sa.distinct(problems.c.hub)))
+    of_hub = (problems.c.tenant == "", problems.c.gateway == "")
+    query = sa.select(*columns).where(*of_hub, *conditions).group_by(problems.c.code)
+    return {row[0]: (row[1], row[2]) for row in tx.execute(query)}
+
+
+def _away(tx: sa.Connection, conditions: Sequence[Any]) -> Mapping[str, int]:
+    """Return the number of gateways with problems of each name that are not connected."""
+    away = (gateways.c.connected == sa.false(), gateways.c.forgotten_at.is_(None))
+    each = sa.select(problems.c.code, problems.c.tenant, problems.c.gateway).distinct()
+    found = each.select_from(gateways.join(problems, _SAME)).where(*away, *conditions).subquery()
+    query = sa.select(found.c.code, sa.func.count()).group_by(found.c.code)
+    return {row[0]: row[1] for row in tx.execute(query)}
+
+
+def _places(tx: sa.Connection, conditions: Sequence[Any], code: str) -> list[PlacedProblem]:
+    """Return the first places of a name."""
+    rows = tx.execute(_PLACES.where(*conditions, problems.c.code == code).limit(PLACES_SHOWN_MAX))
+    return [PlacedProblem(*row) for row in rows]
 
 
 def _conditions(wanted: ProblemFilter) -> Iterable[Any]:

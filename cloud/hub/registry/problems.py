@@ -1,7 +1,8 @@
 """Problems of hubs and gateways in the registry, as they were last reported: every hub shows those of all.
 
-A report replaces the one before it, and the transaction that stores the difference appends the events about it. Times
-are UTC microseconds since 1970.
+A report replaces the one before it, and the transaction that stores the difference appends the events about it. Only
+the hub that a gateway is connected to stores its reports, so a gateway that is away keeps its problems until it reports
+again, is forgotten, or was away for so long that they say nothing any more. Times are UTC microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cloud.hub.groups import Key
 from cloud.hub.limits import PROBLEM_CHARACTERS_MAX
 from cloud.hub.registry.alerts import STOPPED_HUB_US
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
+from cloud.hub.registry.gateway_rows import select_gateways
 from cloud.hub.registry.hubs import HubState
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import gateways, hubs, problems
@@ -57,8 +60,8 @@ class StoredProblems:
         self._database.close()
 
     def report(self, reports: Mapping[ProblemSource, Sequence[ReportedProblem]], now_us: int) -> set[ProblemSource]:
-        """Store the problems that these have now; return those that were stored. Gateways that
-        were last connected to another hub, as far as the registry knows, are left out."""
+        """Store the problems that these have now; return those that were stored. Gateways that are not connected to
+        this hub, as far as the registry knows, are left out."""
 
         def work(tx: sa.Connection) -> set[ProblemSource]:
             mine = _connected_to(tx, self._hub, [each for each in reports if each.gateway])
@@ -76,23 +79,42 @@ class StoredProblems:
         left = (problems.c.hub != self._hub, problems.c.hub.in_(stopped))  # a hub that starts has no row yet
         return self._database.transaction(lambda tx: _end(tx, left, now_us, "its hub has stopped"))
 
+    def end_of_silent_gateways(self, keys: Sequence[Key], seen_before: int, now_us: int) -> int:
+        """End the problems of those of some gateways that are not connected and were seen before `seen_before`, or are
+        not known any more; return their number."""
+        seen = (gateways.c.connected == sa.true()) | (gateways.c.last_seen >= seen_before)
+
+        def work(tx: sa.Connection) -> int:
+            query = select_gateways(tx, keys).where(gateways.c.forgotten_at.is_(None), seen)
+            back = {(row.tenant, row.name) for row in tx.execute(query)}
+            return sum(
+                _end(tx, _of_gateway(*key), now_us, "its gateway has been away for long")
+                for key in keys
+                if key not in back
+            )
+
+        return self._database.transaction(work)
+
 
 def end_problems_of(tx: sa.Connection, tenant: str, gateway: str, now_us: int, why: str) -> None:
     """End the problems of a forgotten gateway."""
-    _end(tx, (problems.c.tenant == tenant, problems.c.gateway == gateway), now_us, why)
+    _end(tx, _of_gateway(tenant, gateway), now_us, why)
+
+
+def _of_gateway(tenant: str, gateway: str) -> Sequence[sa.ColumnElement[bool]]:
+    return problems.c.tenant == tenant, problems.c.gateway == gateway
 
 
 _COLUMNS: Final = [problems.c[name] for name in ("tenant", "gateway", "hub", *ReportedProblem._fields)]
 
 
 def _connected_to(tx: sa.Connection, hub: str, wanted: Collection[ProblemSource]) -> set[ProblemSource]:
-    """Return those of these gateways that were last connected to a hub."""
-    tenants = sorted({each.tenant for each in wanted})
-    names = sorted({each.gateway for each in wanted})
-    query = sa.select(gateways.c.tenant, gateways.c.name).where(
-        gateways.c.tenant.in_(tenants), gateways.c.name.in_(names), gateways.c.writer == hub
-    )
-    return {ProblemSource(row.tenant, row.name) for row in tx.execute(query)} if wanted else set()
+    """Return those of these gateways that are connected to a hub."""
+    if not wanted:
+        return set()
+    there = (gateways.c.writer == hub, gateways.c.connected == sa.true(), gateways.c.forgotten_at.is_(None))
+    query = select_gateways(tx, (each[:2] for each in wanted)).where(*there)
+    return {ProblemSource(row.tenant, row.name) for row in tx.execute(query)}
 
 
 def _store(

@@ -39,6 +39,24 @@ def test_names_have_counts_and_the_worst_severity(reader: ProblemReader) -> None
     assert [each.code for each in reader.groups(ALL, "landing", 9)[0]] == ["store"], "the next page"
 
 
+def test_names_have_the_number_of_gateways(reader: ProblemReader, place: Place) -> None:
+    """One has two problems of the same name; two are away; a hub has it too."""
+    directory = place.open(HERE).directory
+    directory.presence({key: Presence("there", False, 2) for key in (OTHER, GATEWAYS[0])})
+    with closing(StoredProblems(place.url, HERE)) as written:
+        written.report({ProblemSource("", "", HERE): [FULL, FULL._replace(code="landing")]}, 10)
+    [landing, store] = reader.groups(ALL, "", 9)[0]
+    assert (landing.gateways, landing.away, landing.hubs, landing.total) == (0, 0, 1, 1)
+    assert (store.gateways, store.away, store.hubs, store.total) == (len(GATEWAYS) + 1, 2, 1, len(GATEWAYS) + 3)
+    assert [(each.hub, each.connected, each.last_seen) for each in store.places[:3]] == [
+        (HERE, None, None), ("", False, 2), ("", True, 1),
+    ]  # fmt: skip
+    [store] = reader.groups(ProblemFilter("other"), "", 9)[0]
+    assert (store.gateways, store.away, store.hubs) == (1, 1, 0)
+    [store] = reader.groups(ProblemFilter(severity="error"), "", 9)[0]
+    assert (store.gateways, store.away, store.hubs) == (1, 1, 0)
+
+
 def test_tenant_sees_its_own_problems_only(reader: ProblemReader) -> None:
     [store], total = reader.groups(ProblemFilter("other"), "", 9)
     assert (store.total, {each.tenant for each in store.places}, total) == (2, {"other"}, 1)
