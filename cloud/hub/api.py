@@ -20,7 +20,6 @@ from cloud.hub.audit_http import audit_routes
 from cloud.hub.audit_trail import AuditTrail, HubAudit
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import FleetState
-from cloud.hub.fleet_condition import FleetCondition
 from cloud.hub.fleet_documents import (
     FleetGateway,
     GatewayCounts,
@@ -30,16 +29,14 @@ from cloud.hub.fleet_documents import (
     LandingFault,
     TenantStatus,
 )
-from cloud.hub.fleet_view import FleetViews, GatewayQuery
-from cloud.hub.gateways_http import csv_response, view_routes
+from cloud.hub.fleet_view import FleetViews
+from cloud.hub.gateways_http import csv_response, read_query, view_routes
 from cloud.hub.health import HubHealth
 from cloud.hub.idempotent_http import IdempotentRequests
 from cloud.hub.json_http import json_response
-from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.fleet_pages import SORTS
 from cloud.hub.registry.registry import Registry
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.hub.seen_gateway import SeenGateway
@@ -52,7 +49,7 @@ from edge.broker.http.live import EVENTS, LiveFeed
 from edge.broker.http.log_api import LogTopic, log_routes
 from edge.broker.http.openapi import openapi_route
 from edge.broker.http.page import ConsolePage
-from edge.broker.http.queries import choice_of, limit_of, sort_of
+from edge.broker.http.queries import limit_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, Answer, HttpRoute
 from edge.health.problems import serving
@@ -62,8 +59,6 @@ STREAMS_MAX: Final = 200
 """Pages with live figures at the same time, about 100 kB each at most; further ones ask every 10 s."""
 LIVE_INTERVAL_S: Final = 2.0
 """Time between two live figures: half as often as a gateway's, as a hub has more pages open."""
-_STATES: Final = ("", "danger", *FleetCondition)
-"""Values of the query parameter `state`."""
 
 
 def application(
@@ -288,10 +283,12 @@ class Api:
     async def gateways(self, request: Request, scope: Scope) -> Response:
         """Show one page of gateways.
 
-        Query: ``?q=PART&state=danger|offline|…&selector=site=berlin&sort=[-]danger|name|…&after=NEXT&limit=N``.
+        Query: ``?after=NEXT&limit=N``, and as `read_query` takes it.
         """
+        query = request.query_params
         try:
-            page = await self._views.of(scope.tenant).page(*_gateway_query(request))
+            limit, wanted = limit_of(query, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX), read_query(query, self._now_us())
+            page = await self._views.of(scope.tenant).page(wanted, query.get("after", ""), limit)
         except RequestRefused as refused:
             return refused.response()
         except RegistryError as error:
@@ -302,8 +299,8 @@ class Api:
     async def gateways_file(self, request: Request, scope: Scope) -> Response:
         """Return all gateways of a query as CSV."""
         try:
-            query, _, _ = _gateway_query(request)
-            return await csv_response(self._views.of(scope.tenant).every(query))
+            wanted = read_query(request.query_params, self._now_us())
+            return await csv_response(self._views.of(scope.tenant).every(wanted))
         except RequestRefused as refused:
             return refused.response()
         except RegistryError as error:
@@ -345,18 +342,6 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[GatewayM
         for stream, landed in sorted(known.landed.items())[:MARKS_SHOWN_MAX]
     ]
     return shown, len(known.landed)
-
-
-def _gateway_query(request: Request) -> tuple[GatewayQuery, str, int]:
-    """Return what a request asks for, the row before the first one, and the number of rows. Raises RequestRefused."""
-    query = request.query_params
-    limit, after = limit_of(query, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX), query.get("after", "")
-    sort, state = sort_of(query, SORTS, "danger"), choice_of(query, "state", _STATES)
-    try:
-        selector = parse_selector(query["selector"]) if query.get("selector") else None
-    except LabelError as error:
-        raise RequestRefused(400, str(error)) from None
-    return GatewayQuery(query.get("q", ""), state, selector, sort.name, sort.reverse), after, limit
 
 
 def _summary(seen: SeenGateway, now_us: int, hubs: Mapping[str, str]) -> FleetGateway:

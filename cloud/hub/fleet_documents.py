@@ -132,6 +132,14 @@ class SiteRow(TypedDict):
     states: dict[str, int]
 
 
+class FleetVersion(TypedDict):
+    """Gateways with one version of their program."""
+
+    version: str | None
+    """Null: not reported."""
+    count: int
+
+
 class FleetDocument(TypedDict):
     """A fleet in numbers."""
 
@@ -139,6 +147,8 @@ class FleetDocument(TypedDict):
     states: dict[str, int]
     causes: list[LikelyCause]
     sites: list[SiteRow]
+    versions: list[FleetVersion]
+    """Gateways that have connected, by version, the newest first: the 50 most frequent ones."""
 
 
 class FleetGateway(TypedDict):
@@ -179,8 +189,8 @@ class FleetPage(TypedDict):
     gateways: list[FleetGateway]
     next: str | None
     total: int
-    """Gateways of the query. With a search (`q`, `selector`), 10 000 of those that have connected are counted at
-    most."""
+    """Gateways of the query. With a search (any parameter but `state`, `connected` and `sort`), 10 000 of those that
+    have connected are counted at most."""
 
 
 class GatewayMark(TypedDict):

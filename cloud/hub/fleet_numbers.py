@@ -19,7 +19,14 @@ from cloud.hub.fleet_condition import BEHIND_S, FleetCondition
 from cloud.hub.fleet_summary import SITE, FleetSummary, find_causes, rank_sites
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import GatewayRecord, waiting_gateways
-from cloud.hub.registry.fleet_counts import ConditionCounts, count_conditions, count_label, latest_troubles
+from cloud.hub.registry.fleet_counts import (
+    ConditionCounts,
+    VersionCount,
+    count_conditions,
+    count_label,
+    count_versions,
+    latest_troubles,
+)
 from cloud.hub.registry.fleet_pages import NeverConnected, labels_of_keys
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
@@ -43,6 +50,8 @@ SHOWN_S: Final = 60.0
 """Age up to which a result is shown while it is read again, or cannot be; slow reads have twice their usual pause."""
 TROUBLES_MAX: Final = 2_000
 """Gateways of each condition, the latest troubles first, among which likely causes are sought: 40 ms."""
+VERSIONS_SHOWN_MAX: Final = 50
+"""Versions of a fleet, the most frequent ones."""
 
 
 class KeptRead(Generic[T]):
@@ -116,6 +125,7 @@ class _Numbers(NamedTuple):
     sites: Mapping[str, Counter[str]]
     troubles: Sequence[tuple[GatewayRecord, Mapping[str, str]]]
     """Gateways with labels."""
+    versions: Sequence[VersionCount]
 
 
 class FleetNumbers:
@@ -196,7 +206,8 @@ class FleetNumbers:
         now_us = self._now_us()
         seen += [classify(self._fleet.current(record), labels, now_us) for record, labels in found.troubles]
         causes = await asyncio.to_thread(find_causes, seen)
-        return FleetSummary(sum(states.values()), states, causes, rank_sites(states, sites))
+        versions = [{"version": each.version, "count": each.gateways} for each in found.versions]
+        return FleetSummary(sum(states.values()), states, causes, rank_sites(states, sites), versions)
 
     @property
     def _behind_us(self) -> int:
@@ -227,6 +238,7 @@ def _read_numbers(database: Database, *, tenant: str | None, behind_us: int) -> 
         records = latest_troubles(tx, tenant, behind_us, TROUBLES_MAX)
         labels = labels_of_keys(tx, [(each.tenant, each.name) for each in records])
         troubles = [(each, labels.get((each.tenant, each.name), {})) for each in records]
-        return _Numbers(count_label(tx, tenant, SITE, behind_us), troubles)
+        versions = count_versions(tx, tenant, VERSIONS_SHOWN_MAX)
+        return _Numbers(count_label(tx, tenant, SITE, behind_us), troubles, versions)
 
     return database.transaction(work)

@@ -23,6 +23,7 @@ class FleetSummary(NamedTuple):
     """Gateways by condition."""
     causes: Sequence[Mapping[str, Any]]
     sites: Sequence[Mapping[str, Any]]
+    versions: Sequence[Mapping[str, Any]]
 
 
 def find_causes(seen: Iterable[SeenGateway]) -> list[dict[str, Any]]:

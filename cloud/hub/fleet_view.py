@@ -36,6 +36,7 @@ from cloud.hub.registry.fleet_pages import (
     labels_of_keys,
     read_page,
 )
+from cloud.hub.registry.gateway_traits import ANY_TRAITS, GatewayTraits
 from cloud.hub.registry.notices import ChangeHint
 from cloud.hub.seen_gateway import SeenGateway, classify, waiting_gateway
 from cloud.lake.faults import RegistryError
@@ -61,6 +62,9 @@ class GatewayQuery:
     selector: LabelSelector | None = None
     sort: str = "danger"
     down: bool = False
+    connected: bool | None = None
+    """State of the connection; None: any."""
+    traits: GatewayTraits = ANY_TRAITS
 
 
 class GatewayListPage(NamedTuple):
@@ -154,7 +158,17 @@ class FleetView:
 
     def _filter(self, query: GatewayQuery) -> FleetFilter:
         behind_us = self._now_us() - int(BEHIND_S * 1e6)
-        return FleetFilter(self._tenant, behind_us, query.part, query.state, query.selector, query.sort, query.down)
+        return FleetFilter(
+            self._tenant,
+            behind_us,
+            query.part,
+            query.state,
+            query.selector,
+            query.sort,
+            query.down,
+            query.connected,
+            query.traits,
+        )
 
     def _seen(self, listed: ListedGateway) -> SeenGateway:
         found = listed.found

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -20,19 +21,26 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cloud.hub.committer import Committer
+from cloud.hub.fleet_condition import FleetCondition
 from cloud.hub.fleet_documents import SavedViewDocument
+from cloud.hub.fleet_view import GatewayQuery
 from cloud.hub.json_http import answering, json_response
-from cloud.hub.labels import format_labels
+from cloud.hub.labels import LabelError, format_labels, parse_selector
 from cloud.hub.limits import SAVED_VIEWS_MAX, VIEW_BYTES_MAX
+from cloud.hub.registry.fleet_pages import SORTS
+from cloud.hub.registry.gateway_traits import GatewayTraits
 from cloud.hub.registry.views import SavedView
 from cloud.hub.scope import scope_of
 from cloud.hub.seen_gateway import SeenGateway
+from cloud.hub.version_rank import UNRANKED, rank_version
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.caching import NEVER_CACHED
 from edge.broker.http.json_documents import read_document
 from edge.broker.http.preconditions import precondition_of, tag_of
+from edge.broker.http.queries import choice_of, sort_of
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
+from edge.health.problems import Severity
 from edge.output.text import cell
 from edge.output.times import moment_us
 
@@ -45,11 +53,61 @@ COLUMNS: Final = (
 """Columns of the CSV file."""
 
 
+STATES: Final = ("", "danger", *FleetCondition)
+"""Values of the query parameter `state`."""
+SEVERITIES: Final = ("", *(each.value for each in Severity))
+"""Values of the query parameter `severity`."""
+CONNECTED: Final[Mapping[str, bool | None]] = {"": None, "true": True, "false": False}
+"""Values of the query parameter `connected`."""
+_AGE: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+_UNITS_US: Final = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_TIME_MS: Final = re.compile(r"\d{1,15}", re.ASCII)
+
+
 class ViewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """View to save."""
 
     page: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{1,32}$")]
     query: Annotated[str, msgspec.Meta(max_length=1_000)]
+
+
+def read_query(query: Mapping[str, str], now_us: int) -> GatewayQuery:
+    """Return the gateways that a request asks for. Raises RequestRefused.
+
+    ``?q=PART&state=danger|offline|…&selector=site=berlin&sort=[-]danger|name|…&connected=true|false&version=1.4.0``
+    ``&older_than=1.5.0&problem=NAME&severity=error|warning|notice&seen_before=7d|MS&seen_after=1h|MS``
+    """
+    sort, state = sort_of(query, SORTS, "danger"), choice_of(query, "state", STATES)
+    connected = CONNECTED[choice_of(query, "connected", list(CONNECTED))]
+    try:
+        selector = parse_selector(query["selector"]) if query.get("selector") else None
+    except LabelError as error:
+        raise RequestRefused(400, str(error)) from None
+    older_than = query.get("older_than", "")
+    below_rank = rank_version(older_than) if older_than else None
+    if below_rank == UNRANKED:
+        raise RequestRefused(400, "older_than is a version such as 1.4.0 or 1.5.0rc1")
+    traits = GatewayTraits(
+        query.get("version", ""),
+        below_rank,
+        query.get("problem", ""),
+        choice_of(query, "severity", SEVERITIES),
+        _time_us(query, "seen_before", now_us),
+        _time_us(query, "seen_after", now_us),
+    )
+    return GatewayQuery(query.get("q", ""), state, selector, sort.name, sort.reverse, connected, traits)
+
+
+def _time_us(query: Mapping[str, str], name: str, now_us: int) -> int | None:
+    """Return a time in UTC microseconds: milliseconds since 1970, or an age. Raises RequestRefused."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    if (age := _AGE.fullmatch(text)) is not None:
+        return max(0, now_us - int(age[1]) * _UNITS_US[age[2]])
+    if _TIME_MS.fullmatch(text) is None:
+        raise RequestRefused(400, f"{name} is an age such as 30m, 12h or 7d, or a time in milliseconds since 1970")
+    return int(text) * 1_000
 
 
 async def csv_response(pages: AsyncGenerator[Sequence[SeenGateway], None]) -> Response:

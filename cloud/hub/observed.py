@@ -1,4 +1,5 @@
-"""Observations of a gateway by its hub, as the registry keeps them, and the figures by which a fleet is ordered. Pure.
+"""Observations of a gateway by its hub, as the registry keeps them, and the figures by which a fleet is ordered and
+searched. Pure.
 
 The observations are JSON. A database cannot order gateways by them, so the figures are columns too.
 """
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from cloud.hub.version_rank import UNRANKED, rank_version
 
 NO_TIME_US: Final = 1 << 62
 """Time in the place of an unknown one: after all others. UTC microseconds of any calendar are far below."""
@@ -41,7 +44,7 @@ def decode_observed(text: str) -> ObservedState | None:
 
 
 class DangerFigures(NamedTuple):
-    """Figures that order a fleet by danger. Times are UTC microseconds, `NO_TIME_US` if unknown."""
+    """Figures that order a fleet by danger, and its version. Times are UTC microseconds, `NO_TIME_US` if unknown."""
 
     refusing: bool = False
     """The card is full."""
@@ -53,6 +56,10 @@ class DangerFigures(NamedTuple):
     """Waiting messages."""
     room_step_us: int = ROOM_STEP_US_MIN
     """Move of `full_at` that is not worth a write."""
+    version: str | None = None
+    """Version of its program."""
+    version_rank: int = UNRANKED
+    """Order of that version (`cloud.hub.version_rank`)."""
 
     @property
     def kind(self) -> tuple[bool, bool]:
@@ -65,6 +72,7 @@ class _Status(msgspec.Struct):
     backlog_messages: int | None = None
     backlog_oldest_at: int | None = None
     room_hours: float | None = None
+    version: str | None = None
 
 
 class _Observed(msgspec.Struct):
@@ -101,7 +109,8 @@ def _figures(status: _Status) -> DangerFigures:
         full_us = min(reported_us + room_us, NO_TIME_US - 1)
         step_us = max(ROOM_STEP_US_MIN, int(ROOM_STEP * room_us))
     waiting = min(max(0, status.backlog_messages or 0), NO_TIME_US)
-    return DangerFigures(status.room_hours == 0, oldest_us, full_us, waiting, step_us)
+    refusing, version = status.room_hours == 0, status.version
+    return DangerFigures(refusing, oldest_us, full_us, waiting, step_us, version, rank_version(version))
 
 
 def _microseconds(milliseconds: int | None) -> int:

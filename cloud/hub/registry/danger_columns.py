@@ -1,7 +1,7 @@
-"""Columns by which the registry orders gateways by danger, from the observations of their hubs.
+"""Columns by which the registry orders and searches gateways, from the observations of their hubs.
 
 A hub writes them with the observations. A hub of an older version writes the observations and `last_seen` only, so that
-`judged_at` is another time than `last_seen` (`cloud.hub.registry.danger_filling`).
+`figures_at` is another time than `last_seen` (`cloud.hub.registry.danger_filling`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from cloud.hub.observed import danger_of
 from cloud.hub.registry.schema import gateways
 
 _KEY: Final = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
-_IS_JUDGED: Final = gateways.c.judged_at == gateways.c.last_seen
-IS_STALE: Final = gateways.c.judged_at.is_distinct_from(gateways.c.last_seen)
+_MARKS: Final = (gateways.c.figures_at, gateways.c.judged_at)
+"""Times for which the columns hold: those of this program, and those that programs of an older version know."""
+_IS_JUDGED: Final = gateways.c.figures_at == gateways.c.last_seen
+IS_STALE: Final = gateways.c.figures_at.is_distinct_from(gateways.c.last_seen)
 """The columns of a row may not be those of its observations."""
 
 
-def still_judged(last_seen: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-    """Return the `judged_at` of a change of `last_seen` alone: the columns hold on, if they held before."""
-    return sa.case((_IS_JUDGED, last_seen), else_=gateways.c.judged_at)
+def still_judged(last_seen: sa.BindParameter[Any]) -> dict[str, sa.ColumnElement[Any]]:
+    """Return the values of a change of `last_seen` alone that let the columns hold on, if they held before."""
+    return {mark.name: sa.case((mark == gateways.c.last_seen, last_seen), else_=mark) for mark in _MARKS}
 
 
 def seen_change(*mine: sa.ColumnElement[bool]) -> sa.Update:
     """Return the statement that stores when a gateway was seen; its values are `at_tenant`, `at_name` and
     `at_last_seen`."""
     last_seen = sa.bindparam("at_last_seen", type_=sa.BigInteger)
-    return gateways.update().where(*_KEY, *mine).values(last_seen=last_seen, judged_at=still_judged(last_seen))
+    return gateways.update().where(*_KEY, *mine).values(last_seen=last_seen, **still_judged(last_seen))
 
 
 def danger_change(*mine: sa.ColumnElement[bool]) -> sa.Update:
@@ -41,13 +43,13 @@ def danger_change(*mine: sa.ColumnElement[bool]) -> sa.Update:
     full_at = sa.bindparam("at_full_at", type_=sa.BigInteger)
     step = sa.bindparam("at_room_step_us", type_=sa.BigInteger)
     near = _IS_JUDGED & (sa.func.abs(gateways.c.full_at - full_at) < step)
-    columns = ("last_seen", "observed", "refusing", "oldest_at", "waiting")
+    columns = ("last_seen", "observed", "refusing", "oldest_at", "waiting", "version", "version_rank")
     return (
         gateways.update()
         .where(*_KEY, *mine)
         .values({name: sa.bindparam(f"at_{name}", type_=gateways.c[name].type) for name in columns})
         .values(full_at=sa.case((near, gateways.c.full_at), else_=full_at))
-        .values(judged_at=sa.bindparam("at_last_seen", type_=sa.BigInteger))
+        .values({mark.name: sa.bindparam("at_last_seen", type_=sa.BigInteger) for mark in _MARKS})
     )
 
 

@@ -1,6 +1,6 @@
 """Filling of the columns of danger in rows that an older program has written: one hub of the registry does so.
 
-Such rows are known by `judged_at` (`cloud.hub.registry.danger_columns`). After a migration all rows are.
+Such rows are known by `figures_at` (`cloud.hub.registry.danger_columns`). After a migration all rows are.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cloud.hub.registry.hubs import HubState
 from cloud.hub.registry.schema import gateways, hubs
 from cloud.lake.faults import RegistryError
 
-SCHEMA_WITH_DANGER: Final = 31
-"""Schema version of the first program that writes the columns."""
+SCHEMA_WITH_FIGURES: Final = 36
+"""Schema version of the first program that writes all columns."""
 FILLED_AT_ONCE: Final = 500
 """Rows in one transaction, some 20 ms."""
 SERVES: Final = (HubState.SERVING.value, HubState.DRAINING.value)
@@ -106,7 +106,7 @@ class DangerFilling:
 def _hubs_now(tx: sa.Connection) -> _HubsNow:
     older, filling = set(), []
     for row in tx.execute(sa.select(hubs.c.id, hubs.c.seen_at, hubs.c.state, hubs.c.schema)):
-        if (row.schema or 0) < SCHEMA_WITH_DANGER:
+        if (row.schema or 0) < SCHEMA_WITH_FIGURES:
             older.add((row.id, row.seen_at, row.state))
         elif row.state in SERVES:
             filling.append(row.id)

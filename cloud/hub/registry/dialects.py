@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cloud.hub.limits import (
@@ -130,21 +131,35 @@ def connection_limits(url: sa.URL) -> dict[str, int]:
     return {name: value for name, value in limits.items() if name not in url.query}
 
 
+class HintingCompiler(SQLiteCompiler):
+    """Writes `Select.with_hint` behind the name of the table (``INDEXED BY name``), as SQLAlchemy does for others."""
+
+    def get_from_hint_text(self, table: sa.FromClause, text: str | None) -> str | None:
+        del table
+        return text
+
+
 class Sqlite:
     """SQLite file: WAL, ``synchronous=FULL``."""
 
     def engine(self, url: sa.URL) -> sa.Engine:
-        engine = sa.create_engine(url, **ONE_CONNECTION)
+        engine = self._engine(url)
         sa.event.listen(engine, "connect", self._connected)
         sa.event.listen(engine, "begin", lambda tx: tx.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
 
     def reading_engine(self, url: sa.URL) -> sa.Engine:
         """Deferred transactions: readers of a write-ahead log take no lock that a writer waits for."""
-        engine = sa.create_engine(url, **ONE_CONNECTION)
+        engine = self._engine(url)
         sa.event.listen(engine, "connect", self._connected)
         sa.event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA query_only=ON"))
         sa.event.listen(engine, "begin", lambda tx: tx.exec_driver_sql("BEGIN DEFERRED"))
+        return engine
+
+    @staticmethod
+    def _engine(url: sa.URL) -> sa.Engine:
+        engine = sa.create_engine(url, **ONE_CONNECTION)
+        engine.dialect.statement_compiler = HintingCompiler
         return engine
 
     @staticmethod

@@ -105,7 +105,7 @@ class Directory:
             .values({name: sa.bindparam(f"at_{name}") for name in columns})
             .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null()))
             .values(connected_at=sa.case((_ONLY_LEFT, gateways.c.connected_at), else_=sa.bindparam("at_last_seen")))
-            .values(judged_at=still_judged(sa.bindparam("at_last_seen", type_=sa.BigInteger)))
+            .values(still_judged(sa.bindparam("at_last_seen", type_=sa.BigInteger)))
         )
         rows = [
             self._presence_row(key, presence, known[key].generation)
@@ -257,4 +257,4 @@ def _add_gateways(tx: sa.Connection, new: Mapping[Key, Presence]) -> None:
 def _new_row(key: Key, presence: Presence) -> dict[str, Any]:
     times = {"first_seen": presence.at_us, "last_seen": presence.at_us}
     row = {"tenant": key[0], "name": key[1], **times, "connected": False, "remote": presence.remote}
-    return {**row, "generation": 0, "landed": 0, "judged_at": presence.at_us}
+    return {**row, "generation": 0, "landed": 0, "judged_at": presence.at_us, "figures_at": presence.at_us}

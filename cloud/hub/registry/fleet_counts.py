@@ -1,5 +1,7 @@
-"""Numbers of gateways by condition, of all tenants or by site, and the latest troubles. Each reads the whole fleet, for
-a thread that only reads, and a caller that keeps the result for a while."""
+"""Numbers of gateways by condition, of all tenants or by site, and by version, and the latest troubles.
+
+Each reads the whole fleet, for a thread that only reads, and a caller that keeps the result for a while.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +67,24 @@ def count_label(tx: sa.Connection, tenant: str | None, label: str, behind_us: in
     for value, state, count in tx.execute(query):
         found.setdefault(value, Counter())[state] = count
     return found
+
+
+class VersionCount(NamedTuple):
+    """Gateways with one version of their program."""
+
+    version: str | None
+    """None: not reported."""
+    gateways: int
+
+
+def count_versions(tx: sa.Connection, tenant: str | None, most: int) -> list[VersionCount]:
+    """Return the known gateways that have connected by version, the newest first: the `most` most frequent ones."""
+    version, rank = gateways.c.version, gateways.c.version_rank
+    scope = () if tenant is None else (gateways.c.tenant == tenant,)
+    query = sa.select(rank, version, sa.func.count().label("count")).where(_KNOWN, *scope).group_by(rank, version)
+    rows = tx.execute(query.order_by(sa.desc("count"), rank.desc(), version).limit(most)).all()
+    ordered = sorted(rows, key=lambda row: (-row[0], row[1] is None, row[1] or ""))
+    return [VersionCount(row[1], row[2]) for row in ordered]
 
 
 def latest_troubles(tx: sa.Connection, tenant: str | None, behind_us: int, most: int) -> list[GatewayRecord]:

@@ -4,7 +4,8 @@ An order is a row of sections: all gateways of the first come before those of th
 conditions of its gateways, and the columns that order them. A page begins behind a place (section, and values of
 these columns), so it stays right while gateways come and go, also the one at that place.
 
-The order by danger and that by name have indexes. The others read all gateways of the query.
+The order by danger and that by name have indexes. The others read all gateways of the query. A search for a rare
+version or problem reads the gateways that have it (`cloud.hub.registry.gateway_traits`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cloud.hub.groups import Key
 from cloud.hub.labels import Labels, LabelSelector
 from cloud.hub.registry.directory import RECORD, GatewayRecord
 from cloud.hub.registry.gateway_pages import holds
+from cloud.hub.registry.gateway_traits import ANY_TRAITS, GatewayTraits, count_gateways, only, rare_gateways
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.schema import gateways
 
@@ -85,11 +87,14 @@ class FleetFilter(NamedTuple):
     selector: LabelSelector | None = None
     sort: str = "danger"
     down: bool = False
+    connected: bool | None = None
+    """State of the connection; None: any."""
+    traits: GatewayTraits = ANY_TRAITS
 
     @property
     def searches(self) -> bool:
         """Return whether only a search can count them."""
-        return bool(self.part) or self.selector is not None
+        return bool(self.part) or self.selector is not None or self.traits.searches
 
     @property
     def is_quick(self) -> bool:
@@ -98,6 +103,11 @@ class FleetFilter(NamedTuple):
 
     def wants(self, condition: FleetCondition) -> bool:
         """Return whether gateways with this condition are listed."""
+        away = condition in (FleetCondition.OFFLINE, FleetCondition.NEVER)
+        if self.connected is not None and self.connected is away:
+            return False
+        if self.traits.seen_before is not None and condition is not FleetCondition.OFFLINE:
+            return False
         well = condition is FleetCondition.WELL
         return not self.state or self.state == condition or (self.state == "danger" and not well)
 
@@ -105,7 +115,7 @@ class FleetFilter(NamedTuple):
         """Return whether a gateway that has never connected is listed."""
         named = self.tenant in (None, gateway.tenant) and self.part.casefold() in gateway.name.casefold()
         labelled = self.selector is None or self.selector.matches(gateway.labels)
-        return named and labelled and self.wants(FleetCondition.NEVER)
+        return named and labelled and self.wants(FleetCondition.NEVER) and not self.traits.searches
 
 
 class FleetSection(NamedTuple):
@@ -124,11 +134,6 @@ class FleetSection(NamedTuple):
         """Return whether these can be values of its columns."""
         kinds = [column.type.python_type for column in self.columns]
         return [type(value) for value in values] == kinds and all(map(_can_be_stored, values))
-
-    @property
-    def terms(self) -> Sequence[sa.ColumnElement[bool]]:
-        """Return all its conditions."""
-        return [*self.conditions, *_range(self, None, down=False)]
 
 
 def conditions_of(condition: FleetCondition, behind_us: int) -> Sequence[sa.ColumnElement[bool]]:
@@ -167,10 +172,7 @@ def _other_sections(wanted: FleetFilter) -> Iterator[FleetSection]:
     if wanted.state == FleetCondition.NEVER:
         yield never
         return
-    states: list[sa.ColumnElement[bool]] = []
-    if wanted.state:
-        each = (_all(conditions_of(one, wanted.behind_us)) for one in FleetCondition if wanted.wants(one))
-        states = [sa.or_(*each)]
+    states = _states(wanted)
     if wanted.sort == "name":
         yield FleetSection([*states, *_chosen(wanted)], (gateways.c.name, gateways.c.tenant))
     elif wanted.sort == BY_KEY:
@@ -196,6 +198,14 @@ def _section(
     return FleetSection([*conditions, *_chosen(wanted)], (*first, *names))
 
 
+def _states(wanted: FleetFilter) -> list[sa.ColumnElement[bool]]:
+    """Return the term of the conditions that are listed; none if all are."""
+    if all(map(wanted.wants, FleetCondition)):
+        return []
+    each = (_all(conditions_of(one, wanted.behind_us)) for one in FleetCondition if wanted.wants(one))
+    return [sa.or_(sa.false(), *each)]
+
+
 def _all(conditions: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
     return sa.and_(sa.true(), *conditions)
 
@@ -209,6 +219,7 @@ def _chosen(wanted: FleetFilter) -> Iterator[sa.ColumnElement[bool]]:
         yield gateways.c.name.icontains(wanted.part, autoescape=True)
     for requirement in wanted.selector.requirements if wanted.selector is not None else ():
         yield holds(requirement, gateways.c.tenant, gateways.c.name)
+    yield from wanted.traits.terms()
 
 
 def read_page(
@@ -223,13 +234,14 @@ def read_page(
     if after is not None and not (0 <= first < len(sections) and sections[first].fits(after.values)):
         raise WrongPlace
     rows: list[tuple[FleetPlace, GatewayRecord | NeverConnected]] = []
+    rare = rare_gateways(tx, wanted.traits, wanted.tenant)
     for number in range(first, len(sections)):
         section, values = sections[number], after.values if after is not None and number == first else None
         more = limit - len(rows)
         if section.never:
             rows += _page_of_never(tx, wanted, never, number, values, more)
         else:
-            rows += _page_of_section(tx, wanted, section, number, values, more)
+            rows += _page_of_section(tx, wanted, section, number, values, more, rare)
         if len(rows) >= limit:
             break
     labels = labels_of_keys(tx, [(found.tenant, found.name) for _, found in rows])
@@ -265,6 +277,7 @@ def _page_of_section(
     number: int,
     after: Sequence[PlaceValue] | None,
     limit: int,
+    rare: sa.Select[tuple[str, str]] | None,
 ) -> list[tuple[FleetPlace, GatewayRecord | NeverConnected]]:
     columns = section.columns
     query = sa.select(*RECORD, *(column.label(f"place_{index}") for index, column in enumerate(columns)))
@@ -274,7 +287,7 @@ def _page_of_section(
     if after is not None:
         query = query.where(_behind(wanted, columns, after))
     size = len(RECORD)
-    rows = tx.execute(query.limit(limit)).all()
+    rows = tx.execute(only(query, rare).limit(limit)).all()
     return [(FleetPlace(number, tuple(row[size:])), GatewayRecord(*row[:size])) for row in rows]
 
 
@@ -310,13 +323,14 @@ def _behind(
 
 def count_search(tx: sa.Connection, wanted: FleetFilter) -> int:
     """Return the number of gateways with a row that a filter chooses; `COUNTED_MAX` at most."""
-    total = 0
-    for section in sections_of(wanted):
-        if not section.never and total < COUNTED_MAX:
-            some = sa.select(sa.literal(1)).select_from(gateways).where(*section.terms)
-            query = sa.select(sa.func.count()).select_from(some.limit(COUNTED_MAX - total).subquery())
-            total += tx.execute(query).scalar_one()
-    return total
+    states, of_traits = _states(wanted), wanted.traits
+    if not states and not wanted.part and wanted.selector is None:
+        count = count_gateways(tx, of_traits, wanted.tenant, COUNTED_MAX)
+        if count is not None:
+            return count
+    some = sa.select(sa.literal(1)).select_from(gateways).where(*states, *_chosen(wanted))
+    some = only(some, rare_gateways(tx, of_traits, wanted.tenant)).limit(COUNTED_MAX)
+    return tx.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
 
 
 def find_record(tx: sa.Connection, key: Key) -> GatewayRecord | None:

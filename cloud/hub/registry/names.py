@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from cloud.hub.groups import Key
 from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.schema import certificates, gateways, tenants
+from cloud.hub.version_rank import UNRANKED
 
 
 def known_gateways(tx: sa.Connection, tenant: str) -> dict[str, bool]:
@@ -90,7 +91,8 @@ def forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
         _add(tx, tenant, gateway, now_us)
     # The next gateway of this name is another one, so nothing that was observed of this one is shown then.
     unknown = {"observed": None, "refusing": False, "oldest_at": NO_TIME_US, "full_at": NO_TIME_US, "waiting": 0}
-    tx.execute(gateways.update().where(*mine).values(forgotten_at=at_us, **unknown))
+    version = {"version": None, "version_rank": UNRANKED}
+    tx.execute(gateways.update().where(*mine).values(forgotten_at=at_us, **unknown, **version))
     return at_us
 
 

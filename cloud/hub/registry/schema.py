@@ -13,8 +13,9 @@ from sqlalchemy.schema import CreateColumn
 from bridge.version import VERSION
 from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
+from cloud.hub.version_rank import UNRANKED
 
-SCHEMA_VERSION = 35
+SCHEMA_VERSION = 36
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -126,16 +127,22 @@ gateways = sa.Table(
     sa.Column("full_at", sa.BigInteger, nullable=True, server_default=str(NO_TIME_US)),
     sa.Column("waiting", sa.BigInteger, nullable=True, server_default="0"),
     sa.Column("judged_at", sa.BigInteger, nullable=True, server_default="0"),
+    sa.Column("version", NameType, nullable=True),
+    sa.Column("version_rank", sa.BigInteger, nullable=True, server_default=str(UNRANKED)),
+    sa.Column("figures_at", sa.BigInteger, nullable=True, server_default="0"),
     sa.Index("gateways_forgotten", "forgotten_at", **_only_where("forgotten_at IS NOT NULL")),
     _of_known("gateways_by_danger", "connected", "refusing", "oldest_at", "tenant", "name"),
     _of_known("gateways_by_room", "connected", "full_at", "tenant", "name"),
     _of_known("gateways_by_name", "name", "tenant"),
     _of_known("tenant_gateways_by_danger", "tenant", "connected", "refusing", "oldest_at", "name"),
     _of_known("tenant_gateways_by_room", "tenant", "connected", "full_at", "name"),
+    _of_known("gateways_by_version", "version_rank", "version", "tenant", "name"),
 )
-"""`refusing`, `oldest_at`, `full_at` and `waiting` are figures of `observed` (`cloud.hub.observed.DangerFigures`), in
-columns that have an order. They hold while `judged_at` is `last_seen`: a program that does not know them changes only
-that one. They are never null: an older program that adds a row gets their defaults."""
+"""`refusing`, `oldest_at`, `full_at`, `waiting`, `version` and `version_rank` are figures of `observed`
+(`cloud.hub.observed.DangerFigures`), in columns that have an order. They hold while `figures_at` is `last_seen`: a
+program that does not know them changes only that one. `judged_at` is the same without the version, for programs of the
+schema versions 31 to 35, which have no other. But for `version` they are never null: an older program that adds a row
+gets their defaults."""
 marks = sa.Table(
     "marks",
     metadata,
@@ -824,12 +831,14 @@ problems = sa.Table(
     sa.Column("gateway", sa.String(255), primary_key=True),
     sa.Column("hub", sa.String(32), primary_key=True),
     sa.Column("digest", sa.String(32), primary_key=True),
-    sa.Column("code", NameType, nullable=False, index=True),
+    sa.Column("code", NameType, nullable=False),
     sa.Column("severity", sa.String(16), nullable=False),
     sa.Column("what", NameType, nullable=False),
     sa.Column("next_step", NameType, nullable=False),
     sa.Column("since", sa.BigInteger, nullable=False),
     sa.Index("problems_of_hub", "hub"),
+    sa.Index("problems_by_code", "code", "tenant", "gateway", "hub", "digest", "severity", "since"),
+    sa.Index("problems_by_severity", "severity", "tenant", "gateway"),
 )
 
 
@@ -995,6 +1004,8 @@ def _migrate(tx: sa.Connection, version: int) -> None:
         _mark_rollbacks(tx)
     if version < 31:  # it has all gateways that are not forgotten, so that SQLite takes it for any list of them
         tx.execute(sa.text("DROP INDEX IF EXISTS ix_gateways_forgotten_at"))
+    if version < 36:  # `problems_by_code` begins with the same column
+        tx.execute(sa.text("DROP INDEX IF EXISTS ix_problems_code"))
 
 
 def _mark_rollbacks(tx: sa.Connection) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
 from cloud.hub.bounded_reads import ReadsBusy
 from cloud.hub.danger_upkeep import FILL_S
-from cloud.hub.fleet import FleetState
 from cloud.hub.fleet_causes import CAUSE_GATEWAYS_MIN, TOGETHER_S
 from cloud.hub.fleet_condition import FleetCondition
 from cloud.hub.fleet_numbers import FRESH_S, NEVER_FRESH_S, KeptRead
@@ -31,91 +30,19 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.lake.faults import RegistryError
 from edge.broker.http.refusal import RequestRefused
 from tests.contract.registry.conftest import HERE, THERE, Place
+from tests.contract.registry.fleet_world import EVERYTHING, MINUTE_US, NOW_US, FleetWorld, status
 
-T = TypeVar("T")
-NOW_US: Final = 1_800_000_000_000_000
-MINUTE_US: Final = 60_000_000
-EVERYTHING: Final = GatewayQuery()
 DEFAULTS: Final[Mapping[type, str]] = {str: "default"}
 
 
-def status(**more: Any) -> dict[str, Any]:
-    return {"reported_at": NOW_US // 1_000, "backlog_oldest_at": None, **more}
-
-
-class World:
-    """Registry of two hubs, the fleet of one of them, and time."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.registry = place.open(HERE)
-        self.fleet = FleetState(hub=HERE)
-        self.now_s = 0.0
-
-    def add(
-        self, name: str, *, tenant: str = "default", seen_us: int = NOW_US, connected: bool = False,
-        status: dict[str, Any] | None = None, **labels: str,
-    ) -> None:  # fmt: skip
-        key, directory = (tenant, name), self.registry.directory
-        directory.presence({key: Presence("192.0.2.1", connected=True, at_us=seen_us, connects=1)})
-        if status is not None:
-            self.report(key, status, seen_us)
-        if not connected:
-            directory.presence({key: Presence("192.0.2.1", connected=False, at_us=seen_us)})
-        self.label(key, **labels)
-
-    def report(self, key: Key, status: dict[str, Any], seen_us: int = NOW_US) -> None:
-        state = FleetState().current(self.registry.directory.gateways()[0])
-        state.status = status
-        self.registry.directory.seen({key: seen_us}, {key: state.observation()})
-
-    def label(self, key: Key, **labels: str) -> None:
-        for label, value in labels.items():
-            self.place.execute(
-                "INSERT INTO labels VALUES (:tenant, :name, :label, :value)",
-                tenant=key[0], name=key[1], label=label, value=value,
-            )  # fmt: skip
-
-    def enrol(self, name: str, *, tenant: str = "default", at_us: int = NOW_US, **labels: str) -> None:
-        self.place.execute(
-            "INSERT INTO certificates VALUES (:serial, :tenant, :name, :key, :at, :at, NULL, '')",
-            serial=f"{tenant}-{name}", tenant=tenant, name=name, key=b"", at=at_us,
-        )  # fmt: skip
-        self.label((tenant, name), **labels)
-
-    def run(self, work: Callable[[FleetViews], Awaitable[T]]) -> T:
-        async def main() -> T:
-            views = FleetViews(self.fleet, self.place.url, now_us=lambda: NOW_US, clock=lambda: self.now_s)
-            try:
-                await views.open()
-                return await work(views)
-            finally:
-                await views.close()
-
-        return asyncio.run(main())
-
-    def names(self, query: GatewayQuery = EVERYTHING, tenant: str | None = None) -> list[str]:
-        async def work(views: FleetViews) -> list[str]:
-            page = await views.of(tenant).page(query, "", 50)
-            assert page.next is None
-            assert page.total == len(page.rows)
-            return [one.gateway.name for one in page.rows]
-
-        return self.run(work)
-
-    def column(self, name: str, column: str) -> Any:
-        [(value,)] = self.place.execute(f"SELECT {column} FROM gateways WHERE name = :name", name=name)
-        return value
-
-
 @pytest.fixture
-def world(place: Place, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(place: Place, monkeypatch: pytest.MonkeyPatch) -> FleetWorld:
     monkeypatch.setattr("cloud.hub.fleet_numbers.SLOW_S", 600.0)  # the machine may be slow
-    return World(place)
+    return FleetWorld(place)
 
 
 @pytest.fixture
-def mixed(world: World) -> World:
+def mixed(world: FleetWorld) -> FleetWorld:
     world.add("well", connected=True, status=status(room_hours=9.0))
     world.add("behind", connected=True, status=status(backlog_oldest_at=(NOW_US - 10 * MINUTE_US) // 1_000))
     world.add("full", connected=True, status=status(room_hours=0.0))
@@ -125,7 +52,7 @@ def mixed(world: World) -> World:
     return world
 
 
-def test_what_is_lost_first_is_on_top(mixed: World) -> None:
+def test_what_is_lost_first_is_on_top(mixed: FleetWorld) -> None:
     order = ["full", "away and nearly full", "away", "behind", "well"]
     assert mixed.names() == order
     assert mixed.names(GatewayQuery(down=True)) == order[::-1]
@@ -133,14 +60,14 @@ def test_what_is_lost_first_is_on_top(mixed: World) -> None:
     assert mixed.names(tenant="acme") == []
 
 
-def test_room_of_an_offline_gateway_shrinks_with_time(mixed: World) -> None:
+def test_room_of_an_offline_gateway_shrinks_with_time(mixed: FleetWorld) -> None:
     seen = mixed.run(lambda views: views.of(None).one(("default", "away and nearly full")))
     assert seen is not None
     assert seen.condition is FleetCondition.OFFLINE
     assert seen.room_hours == pytest.approx(2.0)
 
 
-def test_query_chooses_and_sorts(mixed: World) -> None:
+def test_query_chooses_and_sorts(mixed: FleetWorld) -> None:
     for query, names in (
         (GatewayQuery(state="danger"), ["full", "away and nearly full", "away", "behind"]),
         (GatewayQuery(state="offline"), ["away and nearly full", "away"]),
@@ -156,7 +83,7 @@ def test_query_chooses_and_sorts(mixed: World) -> None:
         assert mixed.names(query) == names, query
 
 
-def test_selector_chooses_by_labels_and_tenants_are_apart(world: World) -> None:
+def test_selector_chooses_by_labels_and_tenants_are_apart(world: FleetWorld) -> None:
     world.add("a", site="lyon")
     world.add("b", site="brno")
     world.add("c", tenant="acme", site="lyon")
@@ -167,7 +94,7 @@ def test_selector_chooses_by_labels_and_tenants_are_apart(world: World) -> None:
     assert world.run(lambda views: views.of("acme").one(("default", "a"))) is None
 
 
-def test_enrolled_gateway_that_never_connected_is_listed_with_the_next_step(mixed: World) -> None:
+def test_enrolled_gateway_that_never_connected_is_listed_with_the_next_step(mixed: FleetWorld) -> None:
     mixed.enrol("new", at_us=NOW_US - MINUTE_US, site="lyon")
     mixed.enrol("other", tenant="acme")
     mixed.enrol("well")
@@ -194,7 +121,7 @@ def test_enrolled_gateway_that_never_connected_is_listed_with_the_next_step(mixe
     mixed.run(work)
 
 
-def test_page_follows_the_last_row_although_gateways_come_and_go(mixed: World) -> None:
+def test_page_follows_the_last_row_although_gateways_come_and_go(mixed: FleetWorld) -> None:
     for number in range(6):
         mixed.add(f"gw{number}", connected=number % 2 == 0, status=status(backlog_messages=number % 3))
     for number in range(3):
@@ -243,12 +170,12 @@ def test_page_follows_the_last_row_although_gateways_come_and_go(mixed: World) -
         encode_position([0, 1, "t", "\0"]),
     ],
 )
-def test_place_of_another_order_is_refused(mixed: World, after: str) -> None:
+def test_place_of_another_order_is_refused(mixed: FleetWorld, after: str) -> None:
     with pytest.raises(RequestRefused):
         mixed.run(lambda views: views.of(None).page(EVERYTHING, after, 9))
 
 
-def test_search_counts_to_its_limit(mixed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_counts_to_its_limit(mixed: FleetWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.registry.fleet_pages.COUNTED_MAX", 3)
     query = GatewayQuery(part="a")
     assert mixed.run(lambda views: views.of(None).page(query, "", 9)).total == 2
@@ -258,7 +185,7 @@ def test_search_counts_to_its_limit(mixed: World, monkeypatch: pytest.MonkeyPatc
     assert (page.total, len(page.rows)) == (3, 4), "the rows are complete"
 
 
-def test_gateways_that_connect_elsewhere_lose_no_others_from_a_page(world: World) -> None:
+def test_gateways_that_connect_elsewhere_lose_no_others_from_a_page(world: FleetWorld) -> None:
     world.add("well", connected=True)
     for number in range(9):
         world.enrol(f"new{number}")
@@ -280,7 +207,7 @@ def test_gateways_that_connect_elsewhere_lose_no_others_from_a_page(world: World
     world.run(work)
 
 
-def test_tenant_has_its_own_gateways_that_never_connected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_has_its_own_gateways_that_never_connected(world: FleetWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.fleet_numbers.NEVER_LISTED_MAX", 2)
     for number in range(3):
         world.enrol(f"gw{number}", tenant="large", at_us=NOW_US + number)
@@ -290,7 +217,7 @@ def test_tenant_has_its_own_gateways_that_never_connected(world: World, monkeypa
     assert world.run(lambda views: views.of(None).one(("large", "gw0"))) is not None
 
 
-def test_file_has_each_gateway_once_while_they_change(mixed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_has_each_gateway_once_while_they_change(mixed: FleetWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.fleet_view.FILE_PAGE", 2)
     mixed.enrol("new")
 
@@ -306,7 +233,7 @@ def test_file_has_each_gateway_once_while_they_change(mixed: World, monkeypatch:
     mixed.run(work)
 
 
-def test_files_beyond_the_limit_are_refused_at_their_begin(mixed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_beyond_the_limit_are_refused_at_their_begin(mixed: FleetWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.fleet_view.FILE_PAGE", 2)
     monkeypatch.setattr("cloud.hub.fleet_view.FILES_WAITING_MAX", 1)
 
@@ -379,7 +306,7 @@ class SlowRead:
 
 
 class TestNumbers:
-    def test_are_read_again_after_a_while(self, mixed: World) -> None:
+    def test_are_read_again_after_a_while(self, mixed: FleetWorld) -> None:
         async def work(views: FleetViews) -> None:
             view = views.of(None)
             first = await view.summary()
@@ -434,7 +361,7 @@ class TestNumbers:
 
         asyncio.run(work())
 
-    def test_gateways_that_go_away_together_are_one_row(self, world: World) -> None:
+    def test_gateways_that_go_away_together_are_one_row(self, world: FleetWorld) -> None:
         for number in range(CAUSE_GATEWAYS_MIN + 2):
             world.add(f"lyon-{number}", seen_us=NOW_US - number * 1_000_000, site="lyon", ring="stable")
         world.add("brno-1", site="brno", ring="stable", connected=True)
@@ -442,19 +369,19 @@ class TestNumbers:
         assert [(each["kind"], each["count"]) for each in summary.causes] == [("offline", CAUSE_GATEWAYS_MIN + 2)]
         assert [(site["value"], site["total"]) for site in summary.sites] == [("lyon", 7), ("brno", 1)]
 
-    def test_few_or_scattered_in_time_are_no_cause(self, world: World) -> None:
+    def test_few_or_scattered_in_time_are_no_cause(self, world: FleetWorld) -> None:
         for number in range(CAUSE_GATEWAYS_MIN - 1):
             world.add(f"lyon-{number}", site="lyon")
         for number in range(CAUSE_GATEWAYS_MIN):
             world.add(f"brno-{number}", seen_us=NOW_US - int(number * (TOGETHER_S + 1) * 1e6), site="brno")
         assert world.run(lambda views: views.of(None).summary()).causes == []
 
-    def test_tenants_share_no_cause(self, world: World) -> None:
+    def test_tenants_share_no_cause(self, world: FleetWorld) -> None:
         for number in range(CAUSE_GATEWAYS_MIN):
             world.add(f"gw{number}", tenant="a" if number % 2 else "b", site="lyon")
         assert world.run(lambda views: views.of(None).summary()).causes == []
 
-    def test_worst_site_is_first(self, world: World) -> None:
+    def test_worst_site_is_first(self, world: FleetWorld) -> None:
         world.add("a", connected=True, site="well")
         world.add("b", site="away")
         world.add("c", connected=True, status=status(room_hours=0.0), site="full")
@@ -465,13 +392,13 @@ class TestNumbers:
             ("full", {"refusing": 1}), ("away", {"offline": 1, "never": 1}), ("", {"well": 1}), ("well", {"well": 1}),
         ]  # fmt: skip
 
-    def test_fleet_without_labels_has_no_sites(self, world: World) -> None:
+    def test_fleet_without_labels_has_no_sites(self, world: FleetWorld) -> None:
         world.add("a")
         assert world.run(lambda views: views.of(None).summary()).sites == []
 
 
 class TestHere:
-    def test_gateway_that_is_here_is_shown_as_it_is_now(self, world: World) -> None:
+    def test_gateway_that_is_here_is_shown_as_it_is_now(self, world: FleetWorld) -> None:
         world.add("gw", status=status(room_hours=9.0))
         session = GatewaySession("default", "gw", "192.0.2.7")
         world.fleet.connect(session, NOW_US)
@@ -487,7 +414,7 @@ class TestHere:
         assert seen is not None
         assert seen.gateway.last_seen == NOW_US + 1
 
-    def test_gateway_that_has_gone_to_another_hub_is_shown_as_that_one_wrote(self, world: World) -> None:
+    def test_gateway_that_has_gone_to_another_hub_is_shown_as_that_one_wrote(self, world: FleetWorld) -> None:
         session = GatewaySession("default", "gw", "192.0.2.7")
         world.fleet.connect(session, NOW_US)
         world.fleet.disconnect(session, NOW_US + 1)
@@ -497,7 +424,7 @@ class TestHere:
         assert seen is not None
         assert (seen.gateway.hub, seen.gateway.remote, seen.gateway.connected) == (THERE, "192.0.2.9", True)
 
-    def test_gateway_is_shown_before_its_first_write(self, world: World) -> None:
+    def test_gateway_is_shown_before_its_first_write(self, world: FleetWorld) -> None:
         session = GatewaySession("default", "gw", "192.0.2.7")
         world.fleet.connect(session, NOW_US)
         assert world.run(lambda views: views.of(None).one(session.key)) is not None
@@ -509,19 +436,19 @@ class TestColumns:
     """Columns made from the observations: a newer hub writes them, an older one does not."""
 
     @pytest.fixture
-    def hubs(self, world: World) -> Iterator[Hubs]:
+    def hubs(self, world: FleetWorld) -> Iterator[Hubs]:
         with contextlib.closing(Hubs(world.place.url, HERE)) as hubs:
             hubs.write(HubRecord(HERE, "here:5671", "1", "serving", 1, 1, 0))
             yield hubs
 
     @pytest.fixture
-    def filling(self, world: World, hubs: Hubs) -> Iterator[DangerFilling]:
+    def filling(self, world: FleetWorld, hubs: Hubs) -> Iterator[DangerFilling]:
         del hubs
         with contextlib.closing(DangerFilling(world.place.url, HERE)) as filling:
             filling.fill(FILL_S)
             yield filling
 
-    def older_hub_writes(self, world: World, at: int) -> None:
+    def older_hub_writes(self, world: FleetWorld, at: int) -> None:
         """Write as a program of schema version 30 does."""
         world.place.execute("DELETE FROM hubs WHERE id = :id", id=THERE)
         world.place.execute(
@@ -533,16 +460,17 @@ class TestColumns:
             at=NOW_US + at, observed=f'{{"status":{{"reported_at":{NOW_US // 1_000},"room_hours":0.0}}}}',
         )  # fmt: skip
 
-    def test_rows_of_an_older_hub_are_filled(self, mixed: World, filling: DangerFilling) -> None:
+    def test_rows_of_an_older_hub_are_filled(self, mixed: FleetWorld, filling: DangerFilling) -> None:
         for at in (1, 2):
             self.older_hub_writes(mixed, at)
             assert filling.fill(FILL_S) == 2
             assert filling.fill(FILL_S) == 0
             assert mixed.names(GatewayQuery(state="refusing")) == ["full", "well"]
-            assert mixed.column("full", "judged_at") == mixed.column("full", "last_seen") == NOW_US + at
+            for mark in ("figures_at", "judged_at"):
+                assert mixed.column("full", mark) == mixed.column("full", "last_seen") == NOW_US + at
 
     def test_last_rows_of_an_older_hub_are_filled_when_it_has_ended(
-        self, mixed: World, hubs: Hubs, filling: DangerFilling
+        self, mixed: FleetWorld, hubs: Hubs, filling: DangerFilling
     ) -> None:
         self.older_hub_writes(mixed, 1)
         assert filling.fill(FILL_S) == 2
@@ -552,7 +480,7 @@ class TestColumns:
         assert filling.fill(FILL_S) == 1
 
     def test_row_that_changes_meanwhile_is_filled_by_the_next_pass(
-        self, mixed: World, filling: DangerFilling, monkeypatch: pytest.MonkeyPatch
+        self, mixed: FleetWorld, filling: DangerFilling, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.older_hub_writes(mixed, 1)
         read = danger_filling._unfilled
@@ -568,7 +496,7 @@ class TestColumns:
         monkeypatch.undo()
         assert filling.fill(FILL_S) == 1
 
-    def test_one_hub_fills(self, mixed: World, hubs: Hubs, filling: DangerFilling) -> None:
+    def test_one_hub_fills(self, mixed: FleetWorld, hubs: Hubs, filling: DangerFilling) -> None:
         self.older_hub_writes(mixed, 1)
         other = "c" * 32
         with contextlib.closing(Hubs(mixed.place.url, other)) as more:
@@ -579,18 +507,18 @@ class TestColumns:
             assert (filling.fill(FILL_S), second.fill(FILL_S)) == (0, 2)
 
     def test_without_an_older_hub_no_gateway_is_read(
-        self, mixed: World, filling: DangerFilling, monkeypatch: pytest.MonkeyPatch
+        self, mixed: FleetWorld, filling: DangerFilling, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         del mixed
         monkeypatch.setattr(danger_filling, "_unfilled", None)
         assert filling.fill(FILL_S) == 0
 
     def test_migrated_registry_is_filled_in_parts(
-        self, mixed: World, hubs: Hubs, monkeypatch: pytest.MonkeyPatch
+        self, mixed: FleetWorld, hubs: Hubs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         del hubs
         monkeypatch.setattr(danger_filling, "FILLED_AT_ONCE", 2)
-        mixed.place.execute("UPDATE gateways SET judged_at = NULL, refusing = :no", no=False)
+        mixed.place.execute("UPDATE gateways SET figures_at = NULL, refusing = :no", no=False)
         times = itertools.chain([0.0, 1.0], itertools.repeat(2.0))
         with contextlib.closing(DangerFilling(mixed.place.url, HERE, lambda: next(times))) as filling:
             assert filling.fill(1.0) == 2, "its time is over"
@@ -599,24 +527,25 @@ class TestColumns:
             filling_on.close()
         assert mixed.names()[0] == "full"
 
-    def test_changes_of_last_seen_keep_the_columns(self, mixed: World, filling: DangerFilling) -> None:
+    @pytest.mark.parametrize("mark", ["figures_at", "judged_at"])
+    def test_changes_of_last_seen_keep_the_columns(self, mixed: FleetWorld, filling: DangerFilling, mark: str) -> None:
         key = ("default", "full")
         mixed.registry.directory.seen({key: NOW_US + 5})
-        assert mixed.column("full", "judged_at") == NOW_US + 5
+        assert mixed.column("full", mark) == NOW_US + 5
         mixed.registry.directory.presence({key: Presence("-", connected=True, at_us=NOW_US + 6, connects=1)})
-        assert mixed.column("full", "judged_at") == NOW_US + 6
+        assert mixed.column("full", mark) == NOW_US + 6
         self.older_hub_writes(mixed, 7)
         mixed.registry.directory.seen({key: NOW_US + 8})
-        assert mixed.column("full", "judged_at") == NOW_US + 6, "an older hub has written in between"
+        assert mixed.column("full", mark) == NOW_US + 6, "an older hub has written in between"
         assert filling.fill(FILL_S) == 2
 
-    def test_unreadable_observations_of_a_newer_program_order_nothing(self, mixed: World) -> None:
+    def test_unreadable_observations_of_a_newer_program_order_nothing(self, mixed: FleetWorld) -> None:
         assert danger_of_status({"room_hours": {"value": 1}}) == DangerFigures()
         mixed.registry.directory.seen({("default", "full"): NOW_US + 1}, {("default", "full"): '{"status": 7}'})
         assert mixed.column("full", "oldest_at") == NO_TIME_US
         assert mixed.names(GatewayQuery(state="refusing")) == []
 
-    def test_end_of_the_room_that_moves_a_little_is_not_written(self, world: World) -> None:
+    def test_end_of_the_room_that_moves_a_little_is_not_written(self, world: FleetWorld) -> None:
         world.add("gw", connected=True, status=status(room_hours=100.0))
         ends = [world.column("gw", "full_at")]
         for hours in (104.0, 96.0, 106.0, 0.0):
@@ -624,7 +553,7 @@ class TestColumns:
             ends.append(world.column("gw", "full_at"))
         assert [round((end - NOW_US) / 3.6e9, 3) for end in ends] == [100.0, 100.0, 100.0, 106.0, 0.0]
 
-    def test_young_message_is_not_told_apart(self, world: World) -> None:
+    def test_young_message_is_not_told_apart(self, world: FleetWorld) -> None:
         world.add("gw", connected=True, status=status(backlog_oldest_at=(NOW_US - MINUTE_US) // 1_000 + 1))
         assert world.column("gw", "oldest_at") == NO_TIME_US
         world.report(("default", "gw"), status(backlog_oldest_at=(NOW_US - MINUTE_US) // 1_000))

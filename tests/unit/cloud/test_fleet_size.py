@@ -89,7 +89,7 @@ def _fill(tx: sa.Connection) -> None:
         figures = danger_of(observed)._asdict()
         del figures["room_step_us"]
         record = GatewayRecord("default", name, 1, last_seen, number >= AWAY, "-", 1, 0, "here", 1, observed)
-        rows.append({**record._asdict(), **figures, "judged_at": last_seen})
+        rows.append({**record._asdict(), **figures, "judged_at": last_seen, "figures_at": last_seen})
         labelled.append({"tenant": "default", "gateway": name, "key": "site", "value": f"site-{number % SITES}"})
     tx.execute(gateways.insert(), rows)
     tx.execute(labels.insert(), labelled)
