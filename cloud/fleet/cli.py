@@ -11,6 +11,7 @@ import click
 
 from cloud.fleet.audited import audited, change_of
 from cloud.fleet.configuration import selector_option
+from cloud.fleet.gateway_search import find_gateways, search_options
 from cloud.fleet.labels import label
 from cloud.fleet.place import (
     DEFAULT_TENANT,
@@ -35,7 +36,11 @@ GATEWAYS: Final = Listing(
     "gateway", "gateway", ("tenant", "gateway", "state", "ends_at", "labels"), ("serial",), "no gateway has enrolled"
 )
 REMOTE_GATEWAYS: Final = Listing(
-    "gateway", "gateway", ("tenant", "gateway", "condition", "last_seen", "labels"), ("why", "remote"), GATEWAYS.empty
+    "gateway",
+    "gateway",
+    ("tenant", "gateway", "condition", "last_seen", "labels"),
+    ("version", "why", "remote"),
+    GATEWAYS.empty,
 )
 """Over HTTP: how the gateways are connected, instead of their certificates."""
 
@@ -193,11 +198,17 @@ def revoke_token(hub: HubPlace, token_id: str) -> None:
 @hub_options
 @click.option("--all", "everyone", is_flag=True, help="Include forgotten gateways.")
 @selector_option
+@search_options
 @output_option("gateway")
-def list_gateways(hub: HubPlace, everyone: bool, selector: str | None, form: str) -> None:
+def list_gateways(search: dict[str, str], hub: HubPlace, everyone: bool, selector: str | None, form: str) -> None:
     """List enrolled gateways. Shows the labels of each, and its certificate that expires last.
 
     Over HTTP it shows how each is connected (`condition`) instead of its certificate.
+
+    \b
+      waypost gateway list --older-than 1.5.0 -l site=lyon
+      waypost gateway list --problem store --severity error
+      waypost gateway list --seen-before 7d -o json
     """
     from cloud.hub.labels import LabelError, parse_selector
 
@@ -206,12 +217,15 @@ def list_gateways(hub: HubPlace, everyone: bool, selector: str | None, form: str
     except LabelError as error:
         raise CommandError(f"--selector: {error}", code=Exit.USAGE, error="invalid-selector") from None
     if hub.client is not None:
-        found_there = hub.client.pages("gateways", "gateways", selector=selector, sort="name")
+        found_there = hub.client.pages("gateways", "gateways", selector=selector, sort="name", **search)
         print_listing(REMOTE_GATEWAYS, [_gateway_row(each) for each in found_there], form)
         return
     with open_enrolments(hub) as place:
         found, forgotten = place.enrolments.certificates(), place.enrolments.forgotten()
         labels = place.enrolments.labels()
+        if search:
+            matching = find_gateways(place.registry, search)
+            found = [each for each in found if (each.tenant, each.gateway) in matching]
     now_us = time.time_ns() // 1_000
     last: dict[tuple[str, str], CertificateRecord] = {}
     for each in found:
@@ -241,6 +255,7 @@ def _gateway_row(document: dict[str, Any]) -> dict[str, Any]:
         "condition": document["state"],
         "why": document["why"],
         "remote": document["remote"],
+        "version": (document["status"] or {}).get("version"),
         "last_seen": _moment_ms(document["last_seen"]),
         "labels": document["labels"],
     }

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from cloud.hub.registry.problem_reader import ProblemReader
 
 FLEET_PROBLEMS: Final = Listing(
-    "fleet-problem", "name", ("severity", "name", "count", "places", "what"), ("since",), "no problems"
+    "fleet-problem",
+    "name",
+    ("severity", "name", "gateways", "away", "since", "places", "what"),
+    ("count", "hubs"),
+    "no problems",
 )
 PROBLEM_PLACES: Final = Listing(
     "problem-place",
     "gateway",
     ("severity", "tenant", "gateway", "hub", "what", "since"),
-    ("name", "next_step"),
+    ("name", "connected", "last_seen", "next_step"),
     "no gateway or hub has it",
 )
 ROWS: Final = 500
@@ -43,7 +47,9 @@ scope_option = click.option("--tenant", help="Only of this tenant.  [default: al
 def problems(hub: HubPlace, severity: str | None, tenant: str | None, form: str) -> None:
     """List the problems of a fleet, by name.
 
-    Those of all gateways and hubs of the registry, as they have last reported them. `with-problem` lists who has one.
+    Those of all gateways and hubs of the registry, as they have last reported them: how many gateways have each, how
+    many of these are away, and the begin of the first one. `with-problem` lists the places of one, and
+    `waypost gateway list --problem NAME` the gateways that have it.
 
     \b
       waypost gateway problems --data ./hub
@@ -66,9 +72,7 @@ def with_problem(hub: HubPlace, name: str, severity: str | None, tenant: str | N
     \b
       waypost gateway with-problem store --data ./hub
     """
-    rows = [
-        {**each, "since": moment(each["since"] / 1_000)} for each in _places(hub, name, severity or "", tenant or "")
-    ]
+    rows = [_place_row(each) for each in _places(hub, name, severity or "", tenant or "")]
     print_listing(PROBLEM_PLACES, rows, form)
 
 
@@ -125,3 +129,10 @@ def _row(group: dict[str, Any]) -> dict[str, Any]:
     more = ["…"] if group["count"] > len(places) else []
     what = group["places"][0]["what"] if group["places"] else ""
     return {**group, "places": ", ".join([*places, *more]), "what": what, "since": moment(group["since"] / 1_000)}
+
+
+def _place_row(place: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a place; a hub of an older version does not say when a gateway was seen."""
+    last_seen = place.get("last_seen")
+    seen = moment(last_seen / 1_000) if last_seen is not None else None
+    return {**place, "since": moment(place["since"] / 1_000), "last_seen": seen}

@@ -47,6 +47,7 @@ def test_problems_by_name(data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     landing, store = items(capsys, data, "problems")
     assert (landing["name"], landing["places"]) == ("landing", HUB)
     assert (store["count"], store["places"].split(", ")[-2:]) == (11, ["g09", "…"])
+    assert [(each["gateways"], each["away"], each["hubs"]) for each in (landing, store)] == [(0, 0, 1), (11, 0, 0)]
     assert [each["name"] for each in items(capsys, data, "problems", "--tenant", "acme")] == ["store"]
     assert items(capsys, data, "problems", "--severity", "notice") == []
 
@@ -54,4 +55,5 @@ def test_problems_by_name(data: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_places_of_a_problem(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = items(capsys, data, "with-problem", "store")
     assert [each["gateway"] for each in found] == [f"g{number:02}" for number in range(11)]
+    assert (found[0]["connected"], found[0]["last_seen"]) == (True, "1970-01-01T00:00:00Z")
     assert items(capsys, data, "with-problem", "unknown") == []
