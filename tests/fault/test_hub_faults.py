@@ -45,6 +45,8 @@ MOVED_WITHIN_S: Final = 15.0
 """Longest time that a gateway waits at a hub without a fault, or after the end of its fault."""
 BRIEF_S: Final = (1.0, 7.0)
 """Lengths of a brief fault: shorter and longer than PostgreSQL's bound on idle transactions."""
+CHECKED_EVERY: Final = 5
+"""Runs after which the lake is checked, so that a failure is near its cause."""
 PLACE: Final = f"s3://{BUCKET}/lake"
 
 
@@ -284,6 +286,8 @@ def run_in_order(folder: Path, runs: Sequence[FaultRun], dice: random.Random) ->
                 raise
             print(f"{told}: answered after {took_s:.1f} s", flush=True)
             waited_s.append((run, took_s))
+            if number % CHECKED_EVERY == 0:
+                cluster.check()
         cluster.check()
     return waited_s
 
