@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from bridge.engine import (
+    Accepted,
     Attached,
     Closed,
     Condition,
@@ -20,6 +21,7 @@ from bridge.engine import (
     Engine,
     Event,
     Link,
+    LinkFlow,
     PeerOpened,
     SessionEnded,
     Transfers,
@@ -69,6 +71,10 @@ class ConnectionLinks(Protocol):
 
     def settled(self, event: Dispositions, now: float) -> None:
         """Handle dispositions of the peer; also called while the links are leaving."""
+
+    def progressed(self, event: LinkFlow | Accepted) -> None:
+        """Handle changed credit of a link of ours, or messages that were accepted and settled (only of links with
+        `Link.accepted_by_tag`); also called while the links are leaving."""
 
     def received(self, event: Transfers, now: float) -> bool:
         """Handle messages that arrived; return False when their link is not one of these. Also called while leaving."""
@@ -196,6 +202,8 @@ class AmqpConnection:
                 continue  # the peer sends the rest again over the next connection
             elif isinstance(event, Dispositions):
                 self._links.settled(event, now)
+            elif isinstance(event, LinkFlow | Accepted):
+                self._links.progressed(event)
             elif isinstance(event, Transfers):
                 if not self._links.received(event, now):
                     self.close(

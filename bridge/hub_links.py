@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from bridge.amqp_connection import AmqpConnection
 from bridge.batch import CAPABILITY
 from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
-from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, describe_condition
+from bridge.engine import Accepted, Condition, Detached, Dispositions, Link, LinkFlow, Transfers, describe_condition
 from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.receivers import Receivers
 from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, RECEIPTS, RECONNECT_AFTER_MS, STATUS, TELEMETRY
@@ -112,6 +112,9 @@ class HubLinks:
                 connection.disconnect("the hub requests a new epoch, and the store cannot begin one")
             else:
                 self._begin(connection)
+
+    def progressed(self, event: LinkFlow | Accepted) -> None:
+        """Do nothing: each flush sends as far as there is credit."""
 
     def received(self, event: Transfers, now: float) -> bool:
         return self._receivers.received(event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridge.amqp_connection import AmqpConnection
-from bridge.engine import Condition, Detached, Dispositions, Link, Transfers
+from bridge.engine import Accepted, Condition, Detached, Dispositions, Link, LinkFlow, Transfers
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import wait_s
 from bridge.forwarders.receivers import Receivers
@@ -53,6 +53,9 @@ class PeerLinks:
     def settled(self, event: Dispositions, now: float) -> None:
         if not self._claims.settled(event):
             self._senders.settled(event)
+
+    def progressed(self, event: LinkFlow | Accepted) -> None:
+        """Do nothing: each flush sends as far as there is credit."""
 
     def received(self, event: Transfers, now: float) -> bool:
         if self._claims.received(event, now):

@@ -171,3 +171,16 @@ KAFKA_TOKEN_RETRY_S: Final = 10.0
 
 KAFKA_TOKEN_ANSWER_BYTES_MAX: Final = 64 << 10
 """Bytes of a token endpoint's answer that are read; tokens with many roles have some KiB."""
+
+ROUTER_HELLO_S: Final = 0.5
+"""Default interval of greetings between neighbours of a router network, some 260 bytes each way with all headers;
+`router.helloInterval` sets another one for a metered link."""
+
+ROUTER_HELLO_S_MIN: Final = 0.25
+"""Shortest interval of greetings: that of a broker's housekeeping, which sends them."""
+
+ROUTER_HELLO_S_MAX: Final = 60.0
+"""Longest interval of greetings. A silent neighbour is given up after three of them."""
+
+ROUTER_COST_MAX: Final = 1_000
+"""Largest cost of a link between routers. A path of 128 links stays far below 2^31."""

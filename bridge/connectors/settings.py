@@ -14,6 +14,8 @@ from bridge.connectors.limits import (
     KAFKA_MESSAGE_BYTES_MAX,
     MQTT_IN_FLIGHT_MAX,
     MQTT_KEEP_ALIVE_S,
+    ROUTER_COST_MAX,
+    ROUTER_HELLO_S,
     TOKEN_LIFETIME_S,
 )
 from bridge.hidden import hides
@@ -55,6 +57,16 @@ class AmqpSettings(ResourcePart, frozen=True, kw_only=True):
     """Lifetime of a token, which is renewed at three quarters of it."""
     partition_key: Live[PartitionKey | None] = None
     """Source of the key (``x-opt-partition-key``) by which Azure Service Bus and Event Hubs keep messages in order."""
+
+
+class RouterSettings(ResourcePart, frozen=True, kw_only=True):
+    """Settings of a link to a neighbour in a network of routers."""
+
+    cost: Live[Annotated[int, msgspec.Meta(ge=1, le=ROUTER_COST_MAX)]] = 1
+    """Cost of the link, in both directions. A message takes the path with the lowest sum of costs."""
+    hello_interval_s: Live[Seconds] = msgspec.field(default=ROUTER_HELLO_S, name="helloInterval")
+    """Interval of greetings, in both directions. A neighbour that has been silent for three of them is given up, and
+    messages take another path. A connection that breaks is noticed at once."""
 
 
 class MqttService(enum.Enum):

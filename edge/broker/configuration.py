@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings
+from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings, RouterSettings
 from bridge.hidden import hides
 from bridge.pace import PaceSettings
 from bridge.proxy import PeerRoute, Proxy
@@ -50,6 +50,8 @@ class ConnectorType(enum.Enum):
     """Batches as POST requests, out only."""
     KAFKA = "kafka"
     """Records, out only."""
+    ROUTER = "router"
+    """Neighbour in a network of routers, for direct messages. It has no forwarders."""
 
 
 PORTS: Final = {
@@ -58,6 +60,7 @@ PORTS: Final = {
     ConnectorType.MQTT: (1883, 8883),
     ConnectorType.HTTP: (80, 443),
     ConnectorType.KAFKA: (9092, 9093),
+    ConnectorType.ROUTER: (AMQP_PORT, AMQPS_PORT),
 }
 """Default ports of peers: without and with TLS."""
 
@@ -259,7 +262,7 @@ class Connector(ResourcePart, frozen=True, kw_only=True):
     interface: Live[str | None] = None
     """Network interface for its connections; without it the routes of the system decide."""
     proxy: Live[Proxy | None] = None
-    """HTTP proxy for its connections; types `waypost` and `amqp` only."""
+    """HTTP proxy for its connections; types `waypost`, `amqp` and `router` only."""
     amqp: Live[AmqpSettings | None] = None
     """Further settings of a connector of type `amqp`."""
     mqtt: Live[MqttSettings | None] = None
@@ -268,6 +271,8 @@ class Connector(ResourcePart, frozen=True, kw_only=True):
     """Further settings of a connector of type `http`."""
     kafka: Live[KafkaSettings | None] = None
     """Further settings of a connector of type `kafka`."""
+    router: Live[RouterSettings | None] = None
+    """Further settings of a connector of type `router`."""
     pace: Live[PaceSettings | None] = None
     """Rates and times for sending messages to a hub; without it as fast as the link allows."""
 

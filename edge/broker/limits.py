@@ -592,6 +592,52 @@ SENDER_CREDIT: Final = 1_000
 """AMQP messages that a sender may have under way to a stored address: enough to fill a commit, few enough to hold."""
 
 
+NETWORK_ROUTERS_MAX: Final = 128
+"""Routers of a network that a router knows, itself included: the paths between 128 routers with 4 links each take 20 ms
+of a PC. Further ones are ignored and logged."""
+
+NETWORK_NEIGHBOURS_MAX: Final = 32
+"""Links between routers that one router has: each new statement is sent over all of them."""
+
+NETWORK_ANNOUNCED_MAX: Final = 4_096
+"""Direct addresses with consumers that a router announces to its network; each takes its name and 100 bytes at all
+routers. Consumers of further ones get messages of their own router only."""
+
+NETWORK_NAME_BYTES_MAX: Final = 256
+"""UTF-8 bytes of an announced address. 4 096 of the longest make a statement of 1 MiB."""
+
+NETWORK_STATEMENT_BYTES_MAX: Final = 2 * MIB
+"""Bytes of one statement of a router: the largest has `NETWORK_ANNOUNCED_MAX` addresses and their quotes."""
+
+NETWORK_STATEMENTS_WAITING_BYTES_MAX: Final = 16 * MIB
+"""Bytes of statements that wait for a neighbour that does not read. Beyond it the link is closed; the neighbour gets
+the present state over the next one."""
+
+NETWORK_HELLOS_MISSED_MAX: Final = 3
+"""Greetings in a row that a neighbour may miss: a link that is silent for 1.5 s is lost, so another path is used
+within two seconds."""
+
+NETWORK_HOPS_MAX: Final = 16
+"""Routers that a message passes at most. Messages have the names of the routers they have passed, so none passes a
+router twice; this bounds the size of these names."""
+
+NETWORK_LINKS_MAX: Final = 1_000
+"""AMQP links that a router attaches to one neighbour: one for each pair of a destination and an address in use, and one
+for each multicast address. About 6 KiB each; an engine takes 1 024 from its peer."""
+
+NETWORK_LINK_IDLE_S: Final = 60.0
+"""Time after which an unused link to a neighbour is detached; the next message attaches it again, which takes a round
+trip."""
+
+NETWORK_LINK_RETRY_S: Final = 5.0
+"""Time after which a link that a neighbour has refused is attached again."""
+
+NETWORK_IN_FLIGHT_BYTES_MAX: Final = 8 * MIB
+"""Bytes of messages that a neighbour has not answered; above it no more are sent to it."""
+
+NETWORK_GONE_S: Final = 60.0
+"""Time for which the last statement of a router that cannot be reached is kept: it may come back over another link."""
+
 TURNED_AWAY_MAX: Final = 64
 """Connections beyond `connections_max` kept at one time until they can be refused in their protocol, about 10 KiB each;
 further ones are closed without an answer."""

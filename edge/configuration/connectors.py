@@ -8,7 +8,7 @@ from typing import Final
 
 from bridge.connectors.http.signing import secret_of
 from bridge.connectors.kafka.record import topic_of
-from bridge.connectors.limits import TOKEN_LIFETIME_S_MIN
+from bridge.connectors.limits import ROUTER_HELLO_S, ROUTER_HELLO_S_MAX, ROUTER_HELLO_S_MIN, TOKEN_LIFETIME_S_MIN
 from bridge.connectors.settings import (
     AmqpSettings,
     HttpSettings,
@@ -37,7 +37,7 @@ SERVICE_FIELDS: Final = {
     "region": ("region", MqttService.AWS_IOT_CORE),
 }
 """Settings of a connector to a cloud service, by attribute, each with its service."""
-PROXIED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
+PROXIED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP, ConnectorType.ROUTER))
 """Types that support proxies."""
 FRAMED: Final = PROXIED | {ConnectorType.MQTT}
 """Types that support WebSocket."""
@@ -46,6 +46,10 @@ UNBOUND: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
 HTTP_IN: Final = (
     "over a connector of type http nothing comes in: who has messages for this gateway sends them to its own listener, "
     "POST /t/<address> (listeners.http of the Gateway)"
+)
+TO_ROUTER: Final = (
+    "is of type router, which passes on the messages of all anycast and multicast addresses and has no forwarders: "
+    "forward stored messages over a connector of type waypost or amqp"
 )
 _PATH: Final = re.compile(r"/[!-~]*")
 
@@ -57,22 +61,14 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
         (ConnectorType.MQTT, connector.mqtt),
         (ConnectorType.HTTP, connector.http),
         (ConnectorType.KAFKA, connector.kafka),
+        (ConnectorType.ROUTER, connector.router),
     ):
         if part is not None and connector.type is not kind:
             message = f"is of connectors of type {kind.value}; this one is of type {connector.type.value}"
             yield error_at(resource, (*path, kind.value), message)
-    if connector.interface is not None and connector.type in UNBOUND:
-        yield error_at(
-            resource, (*path, "interface"), f"connectors of type {connector.type.value} cannot be bound to one"
-        )
-    if connector.type not in PROXIED and connector.proxy is not None:
-        message = f"connectors of type {connector.type.value} go through no proxy"
-        yield error_at(resource, (*path, "proxy"), message)
-    if connector.type not in FRAMED:
-        for i, host in enumerate(connector.hosts):
-            if host.websocket is not None:
-                message = f"connectors of type {connector.type.value} use no WebSocket"
-                yield error_at(resource, (*path, "endpointHosts", i, "websocket"), message)
+    yield from _ways(resource, path, connector)
+    if connector.type is ConnectorType.ROUTER:
+        yield from _router(resource, path, connector)
     if connector.amqp is not None:
         yield from _amqp(resource, (*path, "amqp"), connector, connector.amqp)
     if connector.mqtt is not None:
@@ -87,17 +83,36 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
         yield from _kafka(resource, path, connector, connector.kafka)
 
 
+def _ways(resource: Resource, path: Path, connector: Connector) -> Errors:
+    """Check interface, proxy and WebSocket."""
+    if connector.interface is not None and connector.type in UNBOUND:
+        yield error_at(
+            resource, (*path, "interface"), f"connectors of type {connector.type.value} cannot be bound to one"
+        )
+    if connector.type not in PROXIED and connector.proxy is not None:
+        message = f"connectors of type {connector.type.value} go through no proxy"
+        yield error_at(resource, (*path, "proxy"), message)
+    if connector.type not in FRAMED:
+        for i, host in enumerate(connector.hosts):
+            if host.websocket is not None:
+                message = f"connectors of type {connector.type.value} use no WebSocket"
+                yield error_at(resource, (*path, "endpointHosts", i, "websocket"), message)
+
+
 def connector_directions(resources: Sequence[Resource]) -> Errors:
-    """Yield the errors of incoming forwarders over HTTP and Kafka, and of those to and from cloud services."""
+    """Yield the errors of forwarders over routers, of incoming ones over HTTP and Kafka, and of those to and from cloud
+    services."""
     spaces = [space for _, space in of_kind(resources, AddressSpaceSpec)]
     types = {connector.name: connector.type for space in spaces for connector in space.connectors}
     topics: set[tuple[str, str]] = set()
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
             connector, _, remote = forwarder.remote_address.partition("/")
+            path = ("spec", "forwarders", i)
+            if types.get(connector) is ConnectorType.ROUTER:
+                yield error_at(resource, (*path, "remoteAddress"), f'"{connector}" {TO_ROUTER}')
             if forwarder.direction is not Direction.IN:
                 continue
-            path = ("spec", "forwarders", i)
             if types.get(connector) is ConnectorType.HTTP:
                 yield error_at(resource, (*path, "direction"), HTTP_IN)
             if types.get(connector) is ConnectorType.KAFKA:
@@ -128,6 +143,16 @@ def _topic(resource: Resource, path: Path, connector: str, remote: str, topics: 
     if (connector, topic) in topics:
         yield error_at(resource, path, f'another forwarder takes from the topic "{topic}" over "{connector}" already')
     topics.add((connector, topic))
+
+
+def _router(resource: Resource, path: Path, connector: Connector) -> Errors:
+    if connector.container:
+        message = "routers of a network know each other by the names of their gateways: remove it"
+        yield error_at(resource, (*path, "container"), message)
+    interval_s = ROUTER_HELLO_S if connector.router is None else connector.router.hello_interval_s
+    if not ROUTER_HELLO_S_MIN <= interval_s <= ROUTER_HELLO_S_MAX:
+        message = f"must be {ROUTER_HELLO_S_MIN} to {ROUTER_HELLO_S_MAX:g} seconds"
+        yield error_at(resource, (*path, "router", "helloInterval"), message)
 
 
 def _amqp(resource: Resource, path: Path, connector: Connector, part: AmqpSettings) -> Errors:

@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from bridge.amqp_connection import AmqpConnection
 from bridge.engine import (
+    Accepted,
     Condition,
     DeliveryState,
     Detached,
     Dispositions,
     Engine,
     Link,
+    LinkFlow,
     Transfers,
     describe_condition,
 )
@@ -204,6 +206,9 @@ class BrokerLinks:
                 continue
             said = describe_condition(detail) if isinstance(detail, Condition) else state.name.lower()
             future.set_exception(BrokerRefusal(f"{sender.address}: {said}"))
+
+    def progressed(self, event: LinkFlow | Accepted) -> None:
+        """Do nothing: each flush sends as far as there is credit."""
 
     def received(self, event: Transfers, now: float) -> bool:
         receiver = next((each for each in self._receivers if each.link is event.link), None)

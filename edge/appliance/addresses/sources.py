@@ -67,7 +67,7 @@ class AddressSources:
             if not _has_own_rows(rule.type):
                 yield self._rule(rule.pattern, rule.type, flows, live[rule.pattern])
         for address, group in list(router.subscriptions.competing.anycast.items()):
-            received, consumers = group.received, len(group.group.consumers)
+            received, consumers = group.received, len(group.consumers)
             kind = AddressType.ANYCAST.value
             yield AddressRow(ANYCAST + address, address, kind, "", received, None, 0, consumers)
         for each in router.durable_subscriptions.figures():
@@ -92,7 +92,7 @@ class AddressSources:
             yield self._rule(rule.pattern, rule.type, router.count_flows(), live)
         group = router.subscriptions.competing.anycast.get(address)
         if group is not None:
-            received, consumers = group.received, len(group.group.consumers)
+            received, consumers = group.received, len(group.consumers)
             yield AddressRow(ANYCAST + address, address, rule.type.value, "", received, None, 0, consumers)
         for found in list(router.durable_subscriptions.opened.values()):
             if found.declaration.pattern == address or matches(found.declaration.pattern, address):
@@ -103,9 +103,11 @@ class AddressSources:
         router = self._router
         queue = router.queues.opened.get(address)
         group = router.subscriptions.competing.anycast.get(address)
-        for competing in (queue, group):
-            if competing is not None:
-                yield from ((each, "", 0) for each in list(competing.group.consumers))
+        competing = [
+            *(queue.group.consumers if queue is not None else ()),
+            *(group.consumers if group is not None else ()),
+        ]
+        yield from ((each, "", 0) for each in competing)
         for live in router.subscriptions.live.match(address):
             yield from ((each, live.pattern, live.dropped) for each in list(live.group.consumers))
         for found in list(router.durable_subscriptions.opened.values()):

@@ -70,6 +70,7 @@ CONDITIONS: Final = {
     Refusal.DELIVERY_FAILED: "amqp:precondition-failed",
     Refusal.UNDELIVERABLE: "amqp:precondition-failed",
     Refusal.NO_ANSWER: "amqp:precondition-failed",
+    Refusal.PATH_LOST: "amqp:precondition-failed",
     Refusal.FORMAT_INVALID: "amqp:decode-error",
 }
 """AMQP error condition of each refusal (sections 2.8.15 to 2.8.17)."""

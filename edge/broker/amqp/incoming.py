@@ -66,6 +66,7 @@ _MODIFIED = {
     Refusal.RELEASED: DeliveryState.MODIFIED,
     Refusal.DELIVERY_FAILED: DeliveryState.MODIFIED_FAILED,
     Refusal.UNDELIVERABLE: DeliveryState.MODIFIED_UNDELIVERABLE,
+    Refusal.PATH_LOST: DeliveryState.MODIFIED_FAILED,
 }
 """Refusals that a consumer may annotate."""
 
@@ -238,7 +239,7 @@ class IncomingLink(Origin):
             tokens = self._refuse_explained(tokens, why, self._explanations)
         if not tokens:
             return
-        if why is Refusal.UNDELIVERABLE or why is Refusal.DELIVERY_FAILED:
+        if why is Refusal.UNDELIVERABLE or why is Refusal.DELIVERY_FAILED or why is Refusal.PATH_LOST:
             self._settle(tokens, _MODIFIED[why], None)
         elif why in _NO_CONSUMER or (why in _PASSING and (self._direct or self._relay is not None)):
             self._settle(tokens, DeliveryState.RELEASED, None)  # temporary: the message may be sent again

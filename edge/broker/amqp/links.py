@@ -30,13 +30,15 @@ from edge.broker.amqp.peer import NOT_AUTHORIZED, AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import PutToken, ServiceLink
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.authorization import MANAGEMENT, Grant, Operation
+from edge.broker.model.authorization import MANAGEMENT, NETWORK, Grant, Operation
 from edge.broker.model.interfaces import AddressError
 from edge.broker.model.refusals import RefusalCause
+from edge.broker.router.networking.capability import CAPABILITY
 from edge.broker.router.router import Router
 
 if TYPE_CHECKING:
     from edge.broker.amqp.coordinator import CoordinatorLink
+    from edge.broker.router.networking.peering import Peering
     from edge.broker.router.transactions.transaction import Transaction
 
 
@@ -60,8 +62,21 @@ class SessionLinks:
     """Attaches, finds and ends the links of one connection."""
 
     __slots__ = (
-        "_administration", "_attached", "_clock_ns", "_containers", "_driver", "_ended_received", "_ended_sent",
-        "_engine", "_peer", "_put_token", "_replies", "_router", "_transactions",
+        "_administration",
+        "_attached",
+        "_clock_ns",
+        "_containers",
+        "_disconnect",
+        "_driver",
+        "_ended_received",
+        "_ended_sent",
+        "_engine",
+        "_peer",
+        "_peering",
+        "_put_token",
+        "_replies",
+        "_router",
+        "_transactions",
     )  # fmt: skip
 
     def __init__(
@@ -75,9 +90,10 @@ class SessionLinks:
         put_token: PutToken | None,
         administration: Administration | None,
         containers: ContainerRegistry,
+        disconnect: Callable[[str], None],
     ) -> None:
         """`clock_ns`: UTC, for time to live. `put_token` processes tokens of `$cbs`, `administration` changes of
-        addresses over `$management`; None: not supported."""
+        addresses over `$management`; None: not supported. `disconnect` closes the connection for a reason."""
         self._engine = engine
         self._router = router
         self._driver = driver
@@ -91,6 +107,9 @@ class SessionLinks:
         """Messages of links that have ended."""
         self._transactions: dict[bytes, Transaction] = {}
         """Open transactions of the connection, by txn-id."""
+        self._disconnect = disconnect
+        self._peering: Peering | None = None
+        """Links of a router of the network; None: the peer is no router."""
         self._replies: dict[str, str] = {}
         """Target addresses of receivers of a service's answers, and their addresses at the router."""
 
@@ -120,9 +139,14 @@ class SessionLinks:
 
     def attach(self, link: Link) -> None:
         """Accept or refuse a link."""
+        if self._peering is not None and (link.context is not None or CAPABILITY in link.desired_capabilities):
+            self._peering.attached(link)
+            return
         try:
             self._peer.require(True, "attach", link.name)
-            if link.is_sender:
+            if CAPABILITY in link.desired_capabilities:
+                self._attach_router(link)
+            elif link.is_sender:
                 self._attach_receiver(link)
             else:
                 self._attach_sender(link)
@@ -133,6 +157,17 @@ class SessionLinks:
         except AddressError as error:
             self._engine.refuse(link, Condition(CONDITIONS[error.refusal], str(error)))
 
+    def _attach_router(self, link: Link) -> None:
+        """Accept the control link of a router: the connection belongs to a network of routers from now on."""
+        peer, router = self._peer, self._router
+        if peer.grant is not None:
+            peer.require(peer.grant.may_route, "link routers over", NETWORK)
+        if link.is_sender or link.target.address != NETWORK:
+            raise AttachRefused("amqp:not-allowed", f"the first link of a router is the one to {NETWORK!r}")
+        network = router.join_network(self._engine.container_id)
+        self._peering = network.open(self._engine, self._driver.flush_soon, self._disconnect)
+        self._peering.attached(link)
+
     def _record_forbidden(self, link: Link) -> None:
         """Record that the peer has no right to the address of this link."""
         cause, place = RefusalCause.NOT_ALLOWED_TO_SEND, link.target.address
@@ -140,8 +175,11 @@ class SessionLinks:
             cause, place = RefusalCause.NOT_ALLOWED_TO_RECEIVE, link.source.address
         self._peer.forbidden(cause, place or "")
 
-    def detached(self, link: Link, *, closed: bool, lost: bool = False) -> None:
+    def detached(self, link: Link, *, closed: bool, lost: bool = False, condition: Condition | None = None) -> None:
         """Process the end of a link. `closed` ends a durable subscription; `lost`: see `OutgoingLink.ended`."""
+        if self._peering is not None and link not in self._attached:
+            self._peering.detached(link, condition)
+            return
         attachment = self._forget(link)
         if attachment is None:
             return
@@ -161,6 +199,8 @@ class SessionLinks:
     def end(self, *, lost: bool) -> None:
         """End all links, also if one raises. `lost`: the connection broke, or the peer closed it with an error."""
         with ExitStack() as steps:
+            if self._peering is not None and self._router.network is not None:
+                steps.callback(self._router.network.ended, self._peering)
             for link in list(self._attached):
                 steps.callback(self.detached, link, closed=False, lost=lost)
 

@@ -30,7 +30,6 @@ from edge.broker.amqp.containers import ConnectionFigures, ContainerRegistry, Li
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.links import SessionLinks
-from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.peer import NOT_AUTHORIZED, AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.will import will_of
@@ -116,6 +115,7 @@ class AmqpSession:
             put_token=self._put_token if gate is not None and gate.tokens else None,
             administration=administration,
             containers=self._containers,
+            disconnect=self._disconnect,
         )
         router.address_listeners.add(self._links.detach_readdressed)
 
@@ -176,13 +176,13 @@ class AmqpSession:
                     if self._lane is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
                         self._lane.learn(owner)
             elif isinstance(event, Accepted):
-                if isinstance(event.link.context, OutgoingLink):
+                if event.link.context is not None:
                     event.link.context.accepted(event.tags)
             elif isinstance(event, Dispositions):
-                if isinstance(event.link.context, OutgoingLink):
+                if event.link.is_sender and event.link.context is not None:
                     event.link.context.settled(event)
             elif isinstance(event, LinkFlow):
-                if isinstance(event.link.context, OutgoingLink):
+                if event.link.is_sender and event.link.context is not None:
                     event.link.context.flow()
             else:
                 self._handle_rare(event)
@@ -215,7 +215,8 @@ class AmqpSession:
         elif isinstance(event, Attached):
             self._links.attach(event.link)
         elif isinstance(event, Detached):
-            self._links.detached(event.link, closed=event.closed, lost=event.condition is not None)
+            error = event.condition
+            self._links.detached(event.link, closed=event.closed, lost=error is not None, condition=error)
         elif isinstance(event, Closed):
             self._closed(event.condition)
         elif not isinstance(event, SessionEnded):  # each of its links has had its own event
@@ -272,6 +273,11 @@ class AmqpSession:
             if error.condition.name == NOT_AUTHORIZED and not peer.closing:
                 self._record(RefusalCause.NOT_ALLOWED_TO_SEND, detail="its will")
             self._close(error.condition)
+
+    def _disconnect(self, reason: str) -> None:
+        """Close the connection of a router."""
+        self._close(Condition("amqp:connection:forced", reason))
+        self._driver.flush_soon()
 
     def _close(self, condition: Condition) -> None:
         self._peer.closing = True

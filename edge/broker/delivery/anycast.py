@@ -150,11 +150,22 @@ class AnycastGroup:
         """Share of this group in `_held`."""
         self._pumping = False
         self._gathering = False
+        self._remote: set[Consumer] = set()
+        """Consumers that stand for other routers."""
+        self.arrivals: AnycastGroup | None = None
+        """The same consumers without those of other routers, for messages that come from other routers."""
+        self._arrivals_first = False
 
     @property
     def in_use(self) -> bool:
-        """True while there are consumers, or messages that wait for one."""
-        return bool(self.group or self._waiting)
+        """True while there are consumers of this router, messages that wait for one, or links from other routers."""
+        return bool(self.consumers or self._waiting) or self.arrivals is not None
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Consumers of this router."""
+        every = self.group.consumers
+        return [each for each in every if each not in self._remote] if self._remote else every
 
     @property
     def received(self) -> int:
@@ -226,8 +237,18 @@ class AnycastGroup:
 
     def pump(self) -> None:
         """Deliver waiting messages to consumers with credit."""
+        arrivals = self.arrivals
+        if arrivals is None:
+            if not self._gathering:
+                self._pump()
+            return
+        self._arrivals_first = first = not self._arrivals_first  # neither uses up the credit of the other
+        if first:
+            arrivals.pump()
         if not self._gathering:
             self._pump()
+        if not first:
+            arrivals.pump()
 
     def gather(self) -> None:
         """Postpone deliveries until `deliver_gathered`, because more messages are about to come."""
@@ -362,11 +383,49 @@ class AnycastGroup:
         self.group.join(consumer)
         self._offer_again = True
         self._count_held()
+        if self.arrivals is not None:
+            self.arrivals.join(consumer)
+
+    def join_remote(self, consumer: Consumer) -> None:
+        """Add a consumer that stands for another router."""
+        self._remote.add(consumer)
+        self.group.join(consumer)
+        self._offer_again = True
+        self._count_held()
+
+    def split_arrivals(self, credit_changed: Callable[[], None]) -> AnycastGroup:
+        """Return the group for messages of other routers, made on first use. They go to consumers of this router only,
+        so they never return to the network. `credit_changed` is that of the constructor."""
+        if self.arrivals is None:
+            self.arrivals = AnycastGroup(self.pattern, self._figures, credit_changed, self._now_s, HeldMessages())
+            for consumer in self.consumers:
+                self.arrivals.join(consumer)
+        return self.arrivals
+
+    def end_arrivals(self) -> None:
+        """Forget the group for messages of other routers: no router sends any."""
+        self.arrivals = None
+
+    def fail(self, consumer: Consumer, positions: Sequence[int], why: Refusal) -> None:
+        """Refuse messages that a consumer holds. Another consumer must not get them, as it may have processed them."""
+        held, failed = self._outstanding.get(consumer, {}), dict[Origin, list[int]]()
+        for position in positions:
+            if held.pop(position, None) is None:
+                continue
+            self._excluded.pop(position, None)
+            self._explained.pop(position, None)
+            origin, token = self._origins.pop(position, _NO_ORIGIN)
+            if origin is not None:
+                failed.setdefault(origin, []).append(token)
+        self._answer(failed, why)
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         """Remove a consumer. Messages that it did not answer go to the others; without others their origins get a
         refusal."""
         self.group.leave(consumer)
+        self._remote.discard(consumer)
+        if self.arrivals is not None:
+            self.arrivals.leave(consumer)
         self._paces.pop(consumer, None)
         self._offer_again = True
         for excluded in self._excluded.values():

@@ -21,6 +21,7 @@ STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.DELIVERY_FAILED: 503,
     Refusal.UNDELIVERABLE: 503,
     Refusal.NO_ANSWER: 503,
+    Refusal.PATH_LOST: 503,
     Refusal.FORMAT_INVALID: 400,
 }
 """Status of Hono for each refusal of the router: 503 for temporary ones."""

@@ -88,6 +88,7 @@ STATUS: Final = {
     Refusal.DELIVERY_FAILED: 503,
     Refusal.UNDELIVERABLE: 503,
     Refusal.NO_ANSWER: 504,
+    Refusal.PATH_LOST: 504,
     Refusal.FORMAT_INVALID: 400,
 }
 SUBJECT: Final = "subject"

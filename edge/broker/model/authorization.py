@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 EVERYTHING: Final = "#"
 MANAGEMENT: Final = "$management"
 """Address for rules about management alone."""
+NETWORK: Final = "$network"
+"""Address for rules about links between routers."""
 TEMPORARY_PREFIX: Final = "temp/"
 """Prefix of the dynamic nodes of AMQP clients (section 3.5.3). 128 random bits follow: see `is_temporary`."""
 _TEMPORARY: Final = re.compile(TEMPORARY_PREFIX + "[0-9a-f]{32}")
@@ -193,6 +195,12 @@ class Grant:
     def may_relay(self) -> bool:
         """True when messages may name another gateway and its device as their origin: by a rule for the whole space."""
         return self._may_all(Operation.RELAY)
+
+    @property
+    def may_route(self) -> bool:
+        """True when the user is a router of the network, by a rule with `relay` for the address ``$network`` itself. It
+        sends to all direct addresses, and receives from them."""
+        return NETWORK in self._filters[Operation.RELAY]
 
     def _may_all(self, operation: Operation) -> bool:
         return any(pattern in (EVERYTHING, MANAGEMENT) for pattern in self._filters[operation])

@@ -38,6 +38,9 @@ class Refusal(enum.Enum):
     UNDELIVERABLE = "no connected consumer can accept it"
     """Every consumer set undeliverable-here (AMQP 1.0 section 3.4.5). A new consumer may take it."""
     NO_ANSWER = "the consumer has not answered in time"
+    PATH_LOST = "a link between routers was lost before the answer"
+    """A consumer at another router may have processed it (AMQP 1.0 section 3.4.5, delivery-failed). It goes to no other
+    consumer, so that the sender decides whether it may be processed twice."""
     FORMAT_INVALID = "the payload does not have the declared format"
 
 

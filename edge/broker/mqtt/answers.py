@@ -26,6 +26,7 @@ REASONS: Final[Mapping[Refusal, ReasonCode]] = {
     Refusal.DELIVERY_FAILED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.UNDELIVERABLE: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.NO_ANSWER: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.PATH_LOST: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
 }
 

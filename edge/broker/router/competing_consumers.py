@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.anycast import HeldMessages
@@ -14,9 +16,13 @@ from edge.broker.limits import ANYCAST_GROUPS_MAX
 from edge.broker.model.interfaces import Consumer, MessageCounts
 from edge.broker.model.isolation import call_isolated
 from edge.broker.model.topics import FilterTree, is_filter, matches
+from edge.broker.network.statements import ANYCAST
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.queues import Queues
+
+if TYPE_CHECKING:
+    from edge.broker.router.networking.network import RouterNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +52,9 @@ class CompetingConsumers:
         self._held = HeldMessages()
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         """Consumers of anycast addresses by filter."""
+        self.anycast_filters: Counter[str] = Counter()
+        """Number of consumers of anycast addresses by filter."""
+        self._network: RouterNetwork | None = None
         self._slices = slices
 
     def queue_log(self, address: str, user: str) -> int:
@@ -69,11 +78,20 @@ class CompetingConsumers:
             self.anycast[address] = group
             for consumer in self._pattern_consumers.match(address):
                 group.join(consumer)
+            if self._network is not None:
+                self._network.group_made(group)
         return group
+
+    def follow_network(self, network: RouterNetwork) -> None:
+        """Let consumers at other routers join the groups of anycast addresses from now on."""
+        self._network = network
+        for group in self.anycast.values():
+            network.group_made(group)
 
     def anycast_credit(self, address: str) -> int:
         """Return how many messages the consumers of an anycast address can take now, including those of filters."""
-        if address in self.anycast or self._pattern_consumers.match(address):
+        known = address in self.anycast or self._pattern_consumers.match(address)
+        if known or (self._network is not None and self._network.reaches(ANYCAST, address)):
             return self.anycast_group(address).credit
         return 0
 
@@ -109,6 +127,8 @@ class CompetingConsumers:
 
         joined = PatternSubscription(address, consumer, parts, self._slices)
         (self.queues.consumers if stored else self._pattern_consumers).add(address, consumer)
+        if not stored:
+            self.anycast_filters[address] += 1
         if stored:
             joined.begin(self._join_queues(consumer, address))
         else:
@@ -133,7 +153,10 @@ class CompetingConsumers:
 
     def consumer_left(self, consumer: Consumer, subscription: PatternSubscription) -> None:
         """Note that a consumer has left all that a filter matches, and does not join new addresses."""
-        self._pattern_consumers.remove(subscription.pattern, consumer)
+        pattern = subscription.pattern
+        if self._pattern_consumers.remove(pattern, consumer):
+            self.anycast_filters[pattern] -= 1
+            self.anycast_filters += Counter()  # drops filters without consumers
         self.queues.consumers.remove(subscription.pattern, consumer)
 
     def consumers(self, address: str) -> int | None:
@@ -141,7 +164,7 @@ class CompetingConsumers:
         found = self.queues.opened.get(address) or self.anycast.get(address)
         if found is None:
             return 0 if address in self.queues else None
-        return len(found.group.consumers)
+        return len(found.consumers if isinstance(found, AnycastGroup) else found.group.consumers)
 
     def follow_configuration(self) -> None:
         """Apply changed rules or policies."""
@@ -171,5 +194,9 @@ class CompetingConsumers:
 
     def _forget_anycast(self) -> None:
         """Forget addresses without consumers, and the routes that lead there."""
-        self.anycast = {address: group for address, group in self.anycast.items() if group.in_use}
+        forgotten = [address for address, group in self.anycast.items() if not group.in_use]
+        for address in forgotten:
+            del self.anycast[address]
+            if self._network is not None:
+                self._network.group_forgotten(address)
         self._forget_routes()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from bridge.amqp_connection import AmqpConnection
-from bridge.connectors.settings import PartitionKey
+from bridge.connectors.settings import PartitionKey, RouterSettings
 from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.engine import Engine
 from bridge.forwarders.claims import Claims, NoClaims, SharedAccess
@@ -22,6 +22,7 @@ from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
 from edge.broker.configuration import Connector, ConnectorType
 from edge.broker.router.connector_clients import client_attempts
+from edge.broker.router.networking.network_links import NetworkLinks
 from edge.broker.router.peer_connector import AttemptAt, MakeAttempts, PeerConnector
 from edge.broker.security.peer_tls import peer_context
 
@@ -101,10 +102,31 @@ def amqp_attempts(parts: PeerConnector) -> AttemptAt:
     return attempt
 
 
+def router_attempts(parts: PeerConnector) -> AttemptAt:
+    """Return the function that makes attempts at a neighbour in a network of routers."""
+    connector = parts.connector
+
+    def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
+        name = parts.gateway or "waypost"
+        network = parts.router.join_network(name)
+        links = NetworkLinks(network, connector.router or RouterSettings())
+        return SocketAttempt(
+            dialer,
+            endpoint,
+            AmqpConnection(engine_of(connector, name, endpoint.host), links),
+            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
+            interface=connector.interface,
+            proxy=connector.proxy,
+        )
+
+    return attempt
+
+
 ATTEMPTS: Final[Mapping[ConnectorType, MakeAttempts]] = {
     ConnectorType.AMQP: amqp_attempts,
     ConnectorType.MQTT: client_attempts,
     ConnectorType.HTTP: client_attempts,
     ConnectorType.KAFKA: client_attempts,
+    ConnectorType.ROUTER: router_attempts,
 }
 """Attempts by type; `uplinks` handles `waypost`."""

@@ -51,7 +51,7 @@ FINAL: Final = frozenset(
 )
 """Refusals because of the message itself. After any other one the message waits here."""
 
-DEFERRED: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED))
+DEFERRED: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED, Refusal.PATH_LOST))
 """Refusals of consumers that have credit: the message waits for the next `IncomingForwarder.try_again`. Otherwise it
 would be retried without a pause."""
 

@@ -65,7 +65,7 @@ class _Outgoing:
 
 
 class PeerConnector:
-    """One connector of the types `amqp`, `mqtt`, `http` and `kafka`, for the time that its configuration stays."""
+    """One connector to a peer other than a hub, for the time that its configuration stays."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class PeerConnector:
             now_ns=router.now_ns,
         )
         self.inboxes: list[IncomingForwarder] = []
-        self._router, self.now_ns = router, router.now_ns
+        self.router, self.now_ns = router, router.now_ns
         self._cursors = cursors
         self._names = names
         self._losses = losses
@@ -130,7 +130,7 @@ class PeerConnector:
     def release(self) -> None:
         """Unbind all forwarders. Unanswered incoming messages are released when the dialer closes."""
         self.forward(())
-        self._router.tick_listeners.remove(self._tick)
+        self.router.tick_listeners.remove(self._tick)
 
     def explain(self) -> None:
         """Do nothing: only a hub keeps our ledger."""
@@ -189,7 +189,7 @@ class PeerConnector:
         )
         outlet = self.outbox.add(rule)
         name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
-        return _Outgoing(forwarder, outlet, Forwarding(self._router, outlet.flow, name, forwarder.filter))
+        return _Outgoing(forwarder, outlet, Forwarding(self.router, outlet.flow, name, forwarder.filter))
 
     def _follow(self, outgoing: _Outgoing) -> None:
         flow, forwarding = outgoing.outlet.flow, outgoing.forwarding
@@ -216,13 +216,13 @@ class PeerConnector:
     def _begin(self, forwarder: Forwarder) -> IncomingForwarder:
         names = self._names.of(f"{self.connector.name}/{forwarder.name}")
         losses = self._losses if self.connector.type in ACKNOWLEDGES_REJECTED else None
-        inbound = IncomingForwarder(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only), losses)
+        inbound = IncomingForwarder(self.router, forwarder, names, self.gateway, wanted_by(forwarder.only), losses)
         self.inboxes.append(inbound)
         return inbound
 
     def _end(self, inbound: IncomingForwarder) -> None:
         self.inboxes.remove(inbound)
-        inbound.end(partial(self._router.forget_origin, inbound))
+        inbound.end(partial(self.router.forget_origin, inbound))
 
     def _tick(self) -> None:
         for inbound in self.inboxes:

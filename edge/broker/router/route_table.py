@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, NAMES_REMEMBERED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -26,6 +27,9 @@ from edge.broker.router.routes import (
     TopicRoute,
 )
 from edge.broker.router.subscriptions import SubscriptionRegistry
+
+if TYPE_CHECKING:
+    from edge.broker.router.networking.network import RouterNetwork
 
 RESERVED = "$SYS/"
 """Prefix of the broker's own names."""
@@ -89,12 +93,18 @@ class RouteTable:
         self._states = states
         self._recorder: RequestRecorder | None = None
         """Takes requests for receipts; None: no address has receipts."""
+        self._network: RouterNetwork | None = None
         self._owners: dict[str, Origin] = {}
         """Only origin that may send, by prefix of the addresses."""
 
     def reserve(self, prefix: str, owner: Origin) -> None:
         """Let only this origin send to addresses that begin with `prefix`, which ends with a slash."""
         self._owners[prefix] = owner
+        self.made.clear()
+
+    def follow_network(self, network: RouterNetwork) -> None:
+        """Send multicast messages to consumers at other routers from now on."""
+        self._network = network
         self.made.clear()
 
     def record_requests(self, recorder: RequestRecorder) -> None:
@@ -169,7 +179,8 @@ class RouteTable:
         elif rule.type is AddressType.ANYCAST:
             route = AnycastRoute(flow, competing.anycast_group(address))
         elif rule.type is AddressType.MULTICAST:
-            route = MulticastRoute(flow, live.sinks(address))
+            remote = () if self._network is None else self._network.sinks(address)
+            route = MulticastRoute(flow, [*live.sinks(address), *remote])
         else:
             route = self._topic_route(address, rule)
             self.made.note_prefix(self.prefix(address), route)

@@ -62,6 +62,7 @@ from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
 
 if TYPE_CHECKING:
+    from edge.broker.router.networking.network import RouterNetwork
     from edge.broker.router.transactions.registry import Transactions
 
 __all__ = ["AddressError", "MessageCounts", "Router", "SubscribeOptions"]
@@ -102,6 +103,8 @@ class Router:
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
 
     _transactions: Transactions | None = None
+    network: RouterNetwork | None = None
+    """Network of routers; None: this one has had no neighbour."""
 
     def __init__(
         self,
@@ -169,7 +172,9 @@ class Router:
         )
         self.subscriptions = self._make_subscriptions(store, merge_live, Slices(self.ready, now_s))
         self.routes = RouteTable(routes, self.addresses, self.subscriptions, logs, self.quotas, self.connection_states)
-        self.credit = SenderCredit(self.addresses, self.subscriptions, self._watchers, self.routes.account)
+        self.credit = SenderCredit(
+            self.addresses, self.subscriptions, self._watchers, self.routes.account, self._reaches
+        )
         self.housekeeping = Housekeeping(self._parts())
         store.commits.listeners.append(self.committed)
         self._count_kept(logs)
@@ -238,6 +243,19 @@ class Router:
             self._transactions = Transactions(self, self._store, self._limits, self.now_s)
             self.tick_listeners.add(self._transactions.tick)
         return self._transactions
+
+    def join_network(self, name: str) -> RouterNetwork:
+        """Return the network of routers, which this router joins under its name for the first neighbour."""
+        if self.network is None:
+            from edge.broker.router.networking.network import RouterNetwork  # noqa: PLC0415 - few gateways have one
+
+            self.network = RouterNetwork(name, self, self._watchers)
+            self.subscriptions.competing.follow_network(self.network)
+            self.routes.follow_network(self.network)
+        return self.network
+
+    def _reaches(self, kind: str, address: str) -> bool:
+        return self.network is not None and self.network.reaches(kind, address)
 
     def stamp(self) -> tuple[int, int]:
         """Return the time of reception of a run that arrives now, and its flags for the clock."""

@@ -169,7 +169,7 @@ class AnycastRoute(Route):
             sink.answers.refuse(origin, tokens, why)
 
     def destination(self, qos: int) -> Destination:
-        return Destination(AddressType.ANYCAST.value, len(self.group.group.consumers))
+        return Destination(AddressType.ANYCAST.value, len(self.group.consumers))
 
 
 class MulticastRoute(Route):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from edge.broker.limits import SENDER_CREDIT
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin
+from edge.broker.network.statements import MULTICAST
 from edge.broker.retention.quotas import QuotaAccount
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
@@ -22,14 +23,17 @@ class SenderCredit:
         subscriptions: SubscriptionRegistry,
         watchers: CreditWatchers,
         account: Callable[[str], QuotaAccount | None],
+        reaches: Callable[[str, str], bool],
     ) -> None:
-        """`account` returns the quota account of a stored address; None for an address that is not stored."""
+        """`account` returns the quota account of a stored address; None for an address that is not stored. `reaches`
+        returns True when another router has consumers of an address of this type."""
         self.failing = False
         """True when the last commit failed: senders to stored addresses get no credit until one succeeds."""
         self._addresses = addresses
         self._subscriptions = subscriptions
         self._watchers = watchers
         self._account = account
+        self._reaches = reaches
         self._without_room: set[str] = set()
         """Addresses with senders that wait for room."""
 
@@ -57,7 +61,8 @@ class SenderCredit:
     def _of_consumers(self, address: str, kind: AddressType) -> int:
         """Return how many messages the consumers of a direct address can take."""
         if kind is AddressType.MULTICAST:
-            return SENDER_CREDIT if self._subscriptions.live.match(address) else 0
+            reached = self._subscriptions.live.match(address) or self._reaches(MULTICAST, address)
+            return SENDER_CREDIT if reached else 0
         return min(SENDER_CREDIT, self._subscriptions.competing.anycast_credit(address))
 
     def tick(self) -> None:

@@ -11,6 +11,7 @@ from edge.broker.delivery.pattern import Joinable, PatternSubscription
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import is_temporary
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
+from edge.broker.model.isolation import EventListeners
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
@@ -38,6 +39,8 @@ class SubscriptionRegistry:
         flush_soon: Callable[[], None],
     ) -> None:
         """`flush_soon` is called when something joined the open group, `watchers` when credit may have changed."""
+        self.direct_listeners: EventListeners[[str]] = EventListeners("consumers of direct addresses")
+        """Called with the name or filter of a consumer that has come or gone, unless its messages are stored."""
         self.competing = competing
         self.durable = durable
         self.live = live
@@ -79,6 +82,7 @@ class SubscriptionRegistry:
         else:
             subscription = self.live.join(consumer, address, options)
         self._watchers.changed(address)
+        self.direct_listeners.notify(address)
         return subscription
 
     def unsubscribe(
@@ -90,15 +94,19 @@ class SubscriptionRegistry:
         match subscription:
             case PatternSubscription():
                 self.competing.consumer_left(consumer, subscription)
-                self._watchers.changed(subscription.pattern)
+                self._consumer_left(subscription.pattern)
             case TransientSubscription():
                 if self.live.end_if_unused(subscription):
-                    self._watchers.changed(subscription.pattern)
+                    self._consumer_left(subscription.pattern)
             case AnycastGroup():
-                self._watchers.changed(subscription.pattern)
+                self._consumer_left(subscription.pattern)
             case DurableSubscription() if forget and not subscription.consumers:
                 return self.forget(subscription.declaration.name)
         return None
+
+    def _consumer_left(self, pattern: str) -> None:
+        self._watchers.changed(pattern)
+        self.direct_listeners.notify(pattern)
 
     def detach(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
         """Detach a consumer that may come back; its outstanding messages wait for it. It subscribes again to everything

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridge.amqp_connection import AmqpConnection, LinkDown, LinkUp
-from bridge.engine import Attached, Condition, Detached, Dispositions, Engine, Link, PeerOpened, Transfers
+from bridge.engine import (
+    Accepted,
+    Attached,
+    Condition,
+    Detached,
+    Dispositions,
+    Engine,
+    Link,
+    LinkFlow,
+    PeerOpened,
+    Transfers,
+)
 from bridge.uplink import UplinkShell
 from tests.support.machines import take_all
 from tests.unit.amqp.wire import message
@@ -51,6 +62,9 @@ class RecordedLinks:
 
     def settled(self, event: Dispositions, now: float) -> None:
         self.calls.append("settled")
+
+    def progressed(self, event: LinkFlow | Accepted) -> None:
+        """Do nothing: these links have no messages of their own."""
 
     def received(self, event: Transfers, now: float) -> bool:
         return False

@@ -1,0 +1,1 @@
+"""Direct messages over a network of routers."""

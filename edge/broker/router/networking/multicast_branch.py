@@ -1,0 +1,132 @@
+"""Link to a neighbour for the messages of one multicast address: a live subscriber that passes them on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bridge.engine import Dispositions, Link
+from bridge.message import Stored
+from edge.broker.delivery import TransientSubscription, WaitingPool
+from edge.broker.delivery.batches import LiveOffer
+from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S
+from edge.broker.message.translation import amqp_messages
+from edge.broker.model.interfaces import Consumer, Subscription
+from edge.broker.network.statements import MULTICAST
+from edge.broker.router.networking.peering import Peering
+from edge.broker.router.networking.trace import add_trace, trace_of
+
+
+class MulticastBranch(Consumer):
+    """Consumer of everything that goes to one neighbour. Messages wait in bounded memory while it has no credit."""
+
+    def __init__(self, peering: Peering, address: str, pool: WaitingPool) -> None:
+        self.name = f"router {peering.peer_name}"
+        self.peering = peering
+        self.address = address
+        self._subscription = TransientSubscription(address, pool)
+        self._subscription.join(self)
+        self._link: Link | None = None
+        self._ended = False
+        self._tag = 0
+        self._used_s = peering.now_s()
+        self._retry_at_s = 0.0
+        self._sizes: dict[int, int] = {}
+        """Sizes of unanswered messages, by tag."""
+        peering.lanes[self] = None
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped because the neighbour was too slow."""
+        return self._subscription.dropped
+
+    def offer(self, offer: LiveOffer) -> None:
+        """Send runs now, or keep them until there is credit (`LiveSink`)."""
+        self._used_s = self.peering.now_s()
+        self._subscription.offer(offer)
+
+    # --- from the subscription ----------------------------------------------------------------------------------
+
+    @property
+    def credit(self) -> int:
+        link = self._link
+        if self._ended or self.peering.full:
+            return 0
+        if link is None:
+            if self.peering.now_s() >= self._retry_at_s:
+                self._link = self.peering.attach(self, MULTICAST, "", self.address)
+            return 0
+        return link.credit if link.attached and not link.closed else 0
+
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        link, network = self._link, self.peering.network
+        now_ns, messages = network.now_ns(), list[bytes]()
+        for stored in batch:
+            trace = (*trace_of(stored.run), network.name)
+            encoded = amqp_messages(stored.run, now_ns=now_ns)
+            messages += add_trace(encoded, trace, at_most_once=stored.run.qos == 0)
+        if link is None or not messages:
+            return
+        limit = link.max_message_size
+        messages = [message for message in messages if not limit or len(message) <= limit]
+        first, sizes = self._tag, [len(message) for message in messages]
+        self._tag += len(messages)
+        self.peering.engine.send_all(link, first, messages)
+        self._sizes.update(enumerate(sizes, first))
+        self.peering.count(sum(sizes))
+        self.peering.sent += len(messages)
+        self.peering.wake()
+
+    def abort(self) -> None:
+        self.peering.disconnect("an unexpected error")
+
+    # --- from the connection ------------------------------------------------------------------------------------
+
+    def attached(self) -> None:
+        """Do nothing: the credit follows."""
+
+    def flow(self) -> None:
+        """Send waiting messages."""
+        self._subscription.pump()
+
+    def accepted(self, tags: list[int]) -> None:
+        """Forget answered messages."""
+        take = self._sizes.pop
+        self.peering.count(-sum(take(tag, 0) for tag in tags))
+
+    def settled(self, event: Dispositions) -> None:
+        """Forget answered messages: whatever the answer, each router gets one copy at most."""
+        for tag, _, remotely_settled, _ in event.items:
+            if not remotely_settled:
+                self.peering.engine.settle_sent(event.link, tag)
+            self.peering.count(-self._sizes.pop(tag, 0))
+
+    def detached(self) -> None:
+        """Process the end of the link by the neighbour: a message attaches it again later."""
+        self._link = None
+        self._retry_at_s = self.peering.now_s() + NETWORK_LINK_RETRY_S
+        self._release()
+
+    def fail(self) -> None:
+        """End with the connection."""
+        self._ended, self._link = True, None
+        self.peering.lanes.pop(self, None)
+        self._subscription.leave(self)
+        self._release()
+
+    def retire(self) -> None:
+        """End: no router behind this neighbour has consumers any more."""
+        link = self._link
+        self.fail()
+        if link is not None:
+            self.peering.detach(link)
+
+    def detach_idle(self, now_s: float) -> None:
+        """Detach the link if it is unused."""
+        link = self._link
+        if link is not None and not self._sizes and now_s - self._used_s > NETWORK_LINK_IDLE_S:
+            self._link = None
+            self.peering.detach(link)
+
+    def _release(self) -> None:
+        self.peering.count(-sum(self._sizes.values()))
+        self._sizes.clear()

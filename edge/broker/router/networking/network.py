@@ -1,0 +1,333 @@
+"""This router's part in a network of routers: connections to neighbours, paths, and who gets a direct message.
+
+`edge.broker.network` decides what routers know of each other; this module connects it with the router: consumers of
+direct addresses are announced, and consumers at other routers join the groups of these addresses here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from itertools import count
+from typing import TYPE_CHECKING
+
+from bridge.connectors.limits import ROUTER_HELLO_S
+from bridge.engine import Condition, Engine, Link
+from bridge.message import Run
+from bridge.sections import plain_data
+from edge.broker.delivery import AnycastGroup
+from edge.broker.delivery.anycast import HeldMessages
+from edge.broker.delivery.batches import offer_of
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.interfaces import MessageCounts, Origin
+from edge.broker.model.topics import is_filter
+from edge.broker.network.protocol import LinkFault, NetworkProtocol
+from edge.broker.network.statements import ANYCAST, MULTICAST, DocumentError, Hello, decode_document, encode_document
+from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.live_subscriptions import LiveSink
+from edge.broker.router.networking.announced_addresses import AnnouncedAddresses
+from edge.broker.router.networking.announcements import LocalConsumers
+from edge.broker.router.networking.capability import DESTINATION, KIND
+from edge.broker.router.networking.incoming_lane import AnycastArrivals, ArrivalGroup, IncomingLane, MulticastArrivals
+from edge.broker.router.networking.multicast_branch import MulticastBranch
+from edge.broker.router.networking.peering import NetworkCounts, Peering
+from edge.broker.router.networking.remote_consumers import NetworkPath, RemoteConsumers, TransitAddress
+from edge.broker.router.networking.trace import trace_of
+
+if TYPE_CHECKING:
+    from edge.broker.router.router import Router
+
+log = logging.getLogger(__name__)
+
+
+class RouterNetwork:
+    """The network as one router sees it. `edge.broker.router.router.Router` makes it for the first neighbour."""
+
+    def __init__(self, name: str, router: Router, watchers: CreditWatchers) -> None:
+        """`name` of this router is unique in its network. `watchers` wait for credit of addresses."""
+        self.name = name
+        self.counts = NetworkCounts()
+        self.transit = MessageCounts()
+        """Counts of messages that pass through."""
+        self.protocol = NetworkProtocol(name, router.now_ns() // 1_000_000)
+        self.peerings: dict[int, Peering] = {}
+        """Connections to neighbours by key, also to those that have not greeted yet."""
+        self._router = router
+        self._watchers = watchers
+        self._keys = count(1)
+        self._announced = AnnouncedAddresses(name)
+        self._local = LocalConsumers(router.subscriptions, router.addresses)
+        self._remote: dict[str, RemoteConsumers] = {}
+        self._local_arrivals: dict[str, ArrivalGroup] = {}
+        self._transit: dict[tuple[str, str], TransitAddress] = {}
+        self._branches: dict[tuple[str, str], MulticastBranch] = {}
+        """Links for multicast messages, by neighbour and address."""
+        self._held = HeldMessages()
+        router.tick_listeners.add(self.tick)
+        router.address_listeners.add(self._readdressed)
+        router.subscriptions.direct_listeners.add(self._consumers_changed)
+        self.protocol.announce(*self._local.compare_all())
+
+    # --- for connections ----------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        engine: Engine,
+        wake: Callable[[], None],
+        disconnect: Callable[[str], None],
+        *,
+        greeted: Callable[[], None] = lambda: None,
+        cost: int | None = None,
+        interval_s: float = ROUTER_HELLO_S,
+    ) -> Peering:
+        """Begin a connection to a neighbour; the arguments are those of `Peering`. `cost` and `interval_s` are set by
+        the end that has dialed."""
+        key = next(self._keys)
+        peering = self.peerings[key] = Peering(self, key, engine, wake, disconnect, greeted)
+        peering.begin()
+        self.protocol.connected(key, self.now_s(), cost, interval_s)
+        self._flush()
+        return peering
+
+    def ended(self, peering: Peering) -> None:
+        """Process the end of a connection. Idempotent."""
+        if self.peerings.pop(peering.key, None) is None:
+            return
+        if peering.peer_name:
+            log.warning("router network: the link to %s has ended", peering.peer_name)
+        self.protocol.lost(peering.key)
+        peering.close()
+        for remote in self._every_remote():
+            remote.drop_failed()
+        self._branches = {key: each for key, each in self._branches.items() if each.peering is not peering}
+        self._flush()
+
+    def now_s(self) -> float:
+        """Return monotonic seconds."""
+        return self._router.now_s()
+
+    def now_ns(self) -> int:
+        """Return UTC nanoseconds."""
+        return self._router.now_ns()
+
+    def stamp(self) -> tuple[int, int]:
+        """Return the time of reception of a run that arrives now, and its flags for the clock."""
+        return self._router.stamp()
+
+    def document_received(self, peering: Peering, encoded: bytes) -> None:
+        """Process a document of a neighbour."""
+        try:
+            document = decode_document(plain_data(encoded) or b"")
+        except DocumentError as error:
+            self._fault(peering, f"the neighbour sent an invalid document: {error}")
+            return
+        self.protocol.received(peering.key, document, self.now_s())
+        if isinstance(document, Hello) and peering.key in self.protocol.links and not peering.peer_name:
+            log.info("router network: linked to %s", document.router)
+            peering.greeted_by(document.router)
+        self._flush()
+
+    def make_arrivals(self, peering: Peering, link: Link) -> IncomingLane | Condition:
+        """Return the owner of a link that a neighbour attaches, or the condition with which it is refused."""
+        address, kind = link.target.address, link.properties.get(KIND)
+        if not peering.peer_name or not address or is_filter(address):
+            return Condition("amqp:not-allowed", "a link between routers needs a greeting before, and an address")
+        if kind == MULTICAST:
+            return MulticastArrivals(peering, link, address, self)
+        destination = link.properties.get(DESTINATION)
+        if kind != ANYCAST or not isinstance(destination, str):
+            return Condition("amqp:invalid-field", f"no link between routers has the properties {link.properties}")
+        if destination != self.name:
+            return AnycastArrivals(peering, link, address, self._transit_to(str(destination), address).arrivals)
+        if self._router.addresses.type_of(address) is not AddressType.ANYCAST:
+            return Condition("amqp:not-allowed", f"{address!r} is no anycast address at {self.name}")
+        return AnycastArrivals(peering, link, address, self._arrivals_at(address))
+
+    def multicast(self, origin: Origin, run: Run) -> None:
+        """Deliver messages of a neighbour to consumers here, and pass them on to the neighbours behind."""
+        trace, router = trace_of(run), self._router
+        router.figures.received += len(run.bodies)
+        offer = offer_of(run, origin)
+        if router.addresses.type_of(run.address) is AddressType.MULTICAST:
+            for sink in router.subscriptions.live.sinks(run.address):
+                sink.offer(offer)
+        for branch in self._branches_of(trace[0], run.address):
+            if branch.peering.peer_name not in trace:
+                branch.offer(offer)
+
+    # --- for the router -----------------------------------------------------------------------------------------
+
+    def group_made(self, group: AnycastGroup) -> None:
+        """Let consumers at other routers join a new group."""
+        remote = self._remote[group.pattern] = RemoteConsumers(group)
+        remote.follow(self._paths_to(ANYCAST, group.pattern), self.now_s())
+
+    def group_forgotten(self, address: str) -> None:
+        """Forget a group without consumers here, without messages and without links of neighbours."""
+        remote = self._remote.pop(address, None)
+        if remote is not None:
+            remote.follow({}, self.now_s())
+
+    def reaches(self, kind: str, address: str) -> bool:
+        """Return True when another router with consumers of an address can be reached."""
+        routers = self._announced.routers(kind, address)
+        return bool(routers) and any(each in self.protocol.paths.tree(self.name) for each in routers)
+
+    def sinks(self, address: str) -> list[LiveSink]:
+        """Return the neighbours to which multicast messages that are published here go."""
+        return list(self._branches_of(self.name, address))
+
+    def tick(self) -> None:
+        """Greet neighbours, and find silent ones. Called in each housekeeping."""
+        now_s = self.now_s()
+        self.protocol.tick(now_s)
+        for peering in list(self.peerings.values()):
+            for lane in list(peering.lanes):
+                lane.detach_idle(now_s)
+        for address, remote in self._remote.items():
+            if remote.retry_due(now_s):
+                remote.follow(self._paths_to(ANYCAST, address), now_s)
+        for address, arrivals in list(self._local_arrivals.items()):
+            if not arrivals.links:
+                del self._local_arrivals[address]
+                self._router.subscriptions.competing.anycast_group(address).end_arrivals()
+        for key, transit in list(self._transit.items()):
+            if not transit.in_use:
+                del self._transit[key]
+                transit.remote.follow({}, now_s)
+            elif transit.remote.retry_due(now_s):
+                transit.remote.follow(self._path_to(transit.destination), now_s)
+        self._flush()
+
+    # --- inside: what has changed ---------------------------------------------------------------------------------
+
+    def _readdressed(self) -> None:
+        self.protocol.announce(*self._local.compare_all())
+        self._flush()
+
+    def _consumers_changed(self, pattern: str) -> None:
+        added, removed = self._local.compare(pattern)
+        if added or removed:
+            self.protocol.announce(added, removed)
+            self._flush()
+
+    def _flush(self) -> None:
+        """Follow what has changed, send documents, and close links with a fault."""
+        links, changed = self.protocol.follow()
+        if changed:
+            self._announced.update(changed, self.protocol.database)
+        output, faults = self.protocol.take()
+        encoded: dict[int, bytes] = {}
+        for key, document in output:
+            peering = self.peerings.get(key)
+            if peering is not None:
+                if id(document) not in encoded:
+                    encoded[id(document)] = encode_document(document)
+                peering.send(encoded[id(document)])
+        if links or changed:
+            self._follow(None if links else changed)
+        for key, fault in faults:
+            self._close_faulty(key, fault)
+
+    def _close_faulty(self, key: int, fault: LinkFault) -> None:
+        peering = self.peerings.get(key)
+        if peering is not None:
+            self._fault(peering, fault.value)
+
+    def _fault(self, peering: Peering, reason: str) -> None:
+        """Close a connection. It is over for the network at once, whether or not the peer answers."""
+        peering.disconnect(reason)
+        self.ended(peering)
+
+    def _follow(self, changed: Collection[str] | None) -> None:
+        """Follow changed announcements; None: paths have changed, so everything may have."""
+        now_s = self.now_s()
+        for address in self._affected(changed):
+            made = self._remote[address].follow(self._paths_to(ANYCAST, address), now_s)
+            if made:
+                self._remote[address].group.pump()
+        if changed is None:
+            for transit in self._transit.values():
+                transit.remote.follow(self._path_to(transit.destination), now_s)
+                transit.arrivals.credit_changed()
+            self._watchers.changed("#")
+        if changed is None or any(name.startswith(MULTICAST) for name in changed):
+            self._drop_branches()
+            self._router.forget_routes()
+        for name in changed or ():
+            self._watchers.changed(name[1:])
+
+    def _affected(self, changed: Collection[str] | None) -> list[str]:
+        """Return the addresses with groups here that announcements concern."""
+        if changed is None or any(is_filter(name) for name in changed if name.startswith(ANYCAST)):
+            return list(self._remote)
+        return [name[1:] for name in changed if name.startswith(ANYCAST) and name[1:] in self._remote]
+
+    def _drop_branches(self) -> None:
+        """End the links for multicast messages that no path uses any more."""
+        for (neighbour, address), branch in list(self._branches.items()):
+            used = any(neighbour in self._children(origin, address) for origin in self.protocol.paths.tree(self.name))
+            if not used:
+                del self._branches[neighbour, address]
+                branch.retire()
+
+    # --- inside: paths --------------------------------------------------------------------------------------------
+
+    def _every_remote(self) -> list[RemoteConsumers]:
+        return [*self._remote.values(), *(each.remote for each in self._transit.values())]
+
+    def _path_to(self, destination: str) -> Mapping[str, NetworkPath]:
+        """Return the path to a router, by its name; empty without one."""
+        paths = self.protocol.paths
+        hop, cost = paths.next_hop(self.name, destination), paths.cost(self.name, destination)
+        key = self.protocol.link_to(hop) if hop is not None else None
+        peering = self.peerings.get(key) if key is not None else None
+        if peering is None or cost is None:
+            return {}
+        return {destination: NetworkPath(peering, cost)}
+
+    def _paths_to(self, kind: str, address: str) -> Mapping[str, NetworkPath]:
+        """Return the paths to all routers with consumers of an address."""
+        found: dict[str, NetworkPath] = {}
+        for destination in self._announced.routers(kind, address):
+            found.update(self._path_to(destination))
+        return found
+
+    def _children(self, origin: str, address: str) -> set[str]:
+        routers = self._announced.routers(MULTICAST, address)
+        return self.protocol.paths.branches(origin, self.name, routers) if routers else set()
+
+    def _branches_of(self, origin: str, address: str) -> list[MulticastBranch]:
+        """Return the links over which a multicast message of `origin` goes on."""
+        found: list[MulticastBranch] = []
+        for neighbour in sorted(self._children(origin, address)):
+            branch = self._branches.get((neighbour, address))
+            if branch is None:
+                key = self.protocol.link_to(neighbour)
+                peering = self.peerings.get(key) if key is not None else None
+                if peering is None:
+                    continue
+                branch = self._branches[neighbour, address] = MulticastBranch(peering, address, self._router.pool)
+            found.append(branch)
+        return found
+
+    # --- inside: arrivals -----------------------------------------------------------------------------------------
+
+    def _arrivals_at(self, address: str) -> ArrivalGroup:
+        """Return the consumers of this router for an address."""
+        group = self._router.subscriptions.competing.anycast_group(address)
+        arrivals = self._local_arrivals.get(address)
+        if arrivals is None:
+            arrivals = self._local_arrivals[address] = ArrivalGroup(self._router.figures, group.split_arrivals)
+        return arrivals
+
+    def _transit_to(self, destination: str, address: str) -> TransitAddress:
+        transit = self._transit.get((destination, address))
+        if transit is None:
+            arrivals = ArrivalGroup(
+                self.transit, lambda changed: AnycastGroup(address, self.transit, changed, self.now_s, self._held)
+            )
+            transit = TransitAddress(destination, arrivals)
+            self._transit[destination, address] = transit
+            transit.remote.follow(self._path_to(destination), self.now_s())
+        return transit

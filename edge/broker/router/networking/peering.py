@@ -1,0 +1,289 @@
+"""One connection to a neighbour: its control link in each direction, and the links with messages.
+
+Either end may have dialed. `network_links` has the shell of a connector's connection; a session of the broker is the
+shell of an accepted one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from bridge.engine import Condition, Dispositions, Engine, Link, Transfers, describe_condition
+from edge.broker.limits import (
+    NETWORK_IN_FLIGHT_BYTES_MAX,
+    NETWORK_LINKS_MAX,
+    NETWORK_STATEMENT_BYTES_MAX,
+    NETWORK_STATEMENTS_WAITING_BYTES_MAX,
+)
+from edge.broker.model.authorization import NETWORK
+from edge.broker.router.networking.capability import CAPABILITY, DESTINATION, KIND
+
+_CONTROL_CREDIT: Final = 64
+
+
+class SendingLane(Protocol):
+    """Owner of a link to the neighbour."""
+
+    def attached(self) -> None:
+        """Process the neighbour's answer to the attach."""
+        ...
+
+    def flow(self) -> None:
+        """Process a change of the credit."""
+        ...
+
+    def accepted(self, tags: list[int]) -> None:
+        """Process messages that were accepted and settled."""
+        ...
+
+    def settled(self, event: Dispositions) -> None:
+        """Process other outcomes."""
+        ...
+
+    def detached(self) -> None:
+        """Process the end of the link by the neighbour."""
+        ...
+
+    def fail(self) -> None:
+        """Process the end of the connection."""
+        ...
+
+    def detach_idle(self, now_s: float) -> None:
+        """Detach the link if it is unused."""
+        ...
+
+
+class ReceivingLane(Protocol):
+    """Owner of a link from the neighbour."""
+
+    def received(self, event: Transfers) -> None:
+        """Process messages."""
+        ...
+
+    def ended(self) -> None:
+        """Process the end of the link."""
+        ...
+
+    def top_up(self) -> None:
+        """Grant credit."""
+        ...
+
+
+class NetworkCounts(msgspec.Struct):
+    """Counts of a router network at one router since the start."""
+
+    looped: int = 0
+    """Messages that were released because they had passed this router, or too many routers."""
+
+
+class PeeringNetwork(Protocol):
+    """The network, as its connections see it."""
+
+    name: str
+    counts: NetworkCounts
+
+    def now_s(self) -> float:
+        """Return monotonic seconds."""
+        ...
+
+    def now_ns(self) -> int:
+        """Return UTC nanoseconds."""
+        ...
+
+    def stamp(self) -> tuple[int, int]:
+        """Return the time of reception of a run that arrives now, and its flags for the clock."""
+        ...
+
+    def document_received(self, peering: Peering, encoded: bytes) -> None:
+        """Process a document of the neighbour."""
+        ...
+
+    def make_arrivals(self, peering: Peering, link: Link) -> ReceivingLane | Condition:
+        """Return the owner of a link that the neighbour attaches, or the condition with which it is refused."""
+        ...
+
+
+class Peering:
+    """Connection to a neighbour. `SendingLane` and `ReceivingLane` are the contexts of its links."""
+
+    def __init__(
+        self,
+        network: PeeringNetwork,
+        key: int,
+        engine: Engine,
+        wake: Callable[[], None],
+        disconnect: Callable[[str], None],
+        greeted: Callable[[], None],
+    ) -> None:
+        """`wake` requests a write. `disconnect` closes the connection for a reason. `greeted` is called when the
+        neighbour has greeted."""
+        self.network = network
+        self.key = key
+        self.engine = engine
+        self.wake = wake
+        self.disconnect = disconnect
+        self.peer_name = ""
+        """Name of the neighbour; empty before its first greeting."""
+        self.sent = self.received = 0
+        """Messages since the connection opened."""
+        self.lanes: dict[SendingLane, None] = {}
+        self.arrivals: dict[ReceivingLane, None] = {}
+        self.over = False
+        """True after the connection has ended for the network."""
+        self._greeted = greeted
+        self._in_flight_bytes = 0
+        self._number = 0
+        self._control: Link | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+
+    # --- for the network ----------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Return monotonic seconds."""
+        return self.network.now_s()
+
+    @property
+    def full(self) -> bool:
+        """True while the neighbour has too many bytes to answer, or the connection is over."""
+        return self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX or self.over
+
+    def count(self, change: int) -> None:
+        """Add bytes of unanswered messages; negative: they were answered. Lanes continue when there is room again."""
+        was_full = self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX
+        self._in_flight_bytes += change
+        if was_full and not self.full:
+            for lane in list(self.lanes):
+                lane.flow()
+
+    def greeted_by(self, name: str) -> None:
+        """Note the name of the neighbour."""
+        if not self.peer_name:
+            self.peer_name = name
+            self._greeted()
+
+    def send(self, document: bytes) -> None:
+        """Send a document, in order."""
+        self._waiting.append(document)
+        self._waiting_bytes += len(document)
+        if self._waiting_bytes > NETWORK_STATEMENTS_WAITING_BYTES_MAX:
+            self.disconnect("the neighbour does not read what routers state")
+            return
+        self._send_waiting()
+
+    def attach(self, lane: SendingLane, kind: str, destination: str, address: str) -> Link | None:
+        """Attach a link for messages. Return None while there are too many."""
+        if self.over or len(self.engine.links) >= NETWORK_LINKS_MAX:
+            return None
+        self._number += 1
+        name = f"{self.network.name}>{kind}>{self._number}"
+        properties = {KIND: kind, **({DESTINATION: destination} if destination else {})}
+        link = self.engine.attach_sender(name, address, desired_capabilities=(CAPABILITY,), properties=properties)
+        link.bind(lane)
+        link.report_accepted_by_tag()
+        self.wake()
+        return link
+
+    def detach(self, link: Link) -> None:
+        """Detach a link of ours."""
+        link.bind(None)
+        self.engine.detach(link)
+        self.wake()
+
+    # --- for the shell ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Attach the control link: the connection is open."""
+        self._control = self.engine.attach_sender(
+            f"{self.network.name}>control", NETWORK, desired_capabilities=(CAPABILITY,), snd_settle_mode=1
+        )
+        self._control.bind(self)
+        self.wake()
+
+    def attached(self, link: Link) -> None:
+        """Handle a link that the neighbour attached, or its answer to ours."""
+        if link.is_sender:
+            if link.context is not None and link.context is not self:
+                link.context.attached()
+            return
+        if link.target.address == NETWORK:
+            self.engine.accept(link, max_message_size=NETWORK_STATEMENT_BYTES_MAX)
+            link.bind(_ControlReceiver(self, link))
+            self.engine.grant(link, _CONTROL_CREDIT)
+            self.wake()
+            return
+        made = self.network.make_arrivals(self, link)
+        if isinstance(made, Condition):
+            self.engine.refuse(link, made)
+        else:
+            link.bind(made)
+            self.engine.accept(link)
+            made.top_up()
+        self.wake()
+
+    def detached(self, link: Link, condition: Condition | None) -> None:
+        """Handle the end of a link by the neighbour."""
+        owner = link.context
+        link.bind(None)
+        if owner is self or isinstance(owner, _ControlReceiver):
+            self.disconnect(f"the peer links no routers: {describe_condition(condition)}")
+        elif owner is not None and link.is_sender:
+            owner.detached()
+        elif owner is not None:
+            owner.ended()
+
+    def flow(self) -> None:
+        """Send waiting documents: the neighbour has granted credit for them."""
+        self._send_waiting()
+
+    def accepted(self, tags: list[int]) -> None:
+        """Do nothing: documents are sent settled."""
+
+    def settled(self, event: Dispositions) -> None:
+        """Do nothing, likewise."""
+
+    def close(self) -> None:
+        """End all links: the connection is over for the network."""
+        self.over = True
+        for lane in list(self.lanes):
+            lane.fail()
+        for arrivals in list(self.arrivals):
+            arrivals.ended()
+        self._waiting.clear()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _send_waiting(self) -> None:
+        link = self._control
+        while self._waiting and link is not None and link.attached and not link.closed and link.credit > 0:
+            document = self._waiting.popleft()
+            self._waiting_bytes -= len(document)
+            self.engine.send(link, 0, _data_section(document), settled=True)
+            self.wake()
+
+
+class _ControlReceiver:
+    """Documents of the neighbour."""
+
+    def __init__(self, peering: Peering, link: Link) -> None:
+        self._peering = peering
+        self._link = link
+
+    def received(self, event: Transfers) -> None:
+        """Process documents, and grant credit for more."""
+        for message in event.messages:
+            self._peering.network.document_received(self._peering, message)
+        if self._link.credit * 2 <= _CONTROL_CREDIT and not self._link.closed:
+            self._peering.engine.grant(self._link, _CONTROL_CREDIT - self._link.credit)
+            self._peering.wake()
+
+    def ended(self) -> None:
+        """Do nothing: the connection ends."""
+
+
+def _data_section(document: bytes) -> bytes:
+    return b"\x00\x53\x75\xb0" + len(document).to_bytes(4, "big") + document
