@@ -54,6 +54,7 @@ class NetworkOrigin(Origin):
         self.answers: dict[int, Refusal | str] = {}
         self.explanations: dict[int, Explanation] = {}
         self.sent = 0
+        self.accepted_count = 0
         self._router = router.broker.router
 
     @property
@@ -68,6 +69,7 @@ class NetworkOrigin(Origin):
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.answers.update(dict.fromkeys(tokens, "accepted"))
+        self.accepted_count += len(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         self.answers.update(dict.fromkeys(tokens, why))
