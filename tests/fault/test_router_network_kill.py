@@ -28,8 +28,9 @@ BATCH = 100
 CONFIG = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: {name}}}, spec: {{listeners: {{amqp: "127.0.0.1:0"}}}}}}
 ---
-{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}}, spec: {{authenticationService: {{name: none}},
-  connectors: [{{name: next, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}], router: {{cost: 1}}}}]}}}}
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}},
+         connectors: [{{name: next, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}]}}]}}}}
 """
 
 

@@ -35,12 +35,13 @@ UPPER = """
          authorization: [{{addresses: ["jobs/#"], operations: [recv]}}]}}}}
 """
 LOWER = """
-{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: lower}}, spec: {{listeners: {{amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}}}}
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: lower}},
+  spec: {{listeners: {{amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}}}}
 ---
 {{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
   spec: {{authenticationService: {{name: none}},
-         connectors: [{{name: up, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}], router: {{cost: 3}},
-                       credentials: {{username: hall-3, password: secret}}}}]}}}}
+         connectors: [{{name: up, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}],
+                       router: {{cost: 3}}, credentials: {{username: hall-3, password: secret}}}}]}}}}
 ---
 {{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.jobs}}, spec: {{address: jobs/#, type: anycast}}}}
 """
