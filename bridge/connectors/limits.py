@@ -180,7 +180,7 @@ ROUTER_HELLO_S_MIN: Final = 0.25
 """Shortest interval of greetings: that of a broker's housekeeping, which sends them."""
 
 ROUTER_HELLO_S_MAX: Final = 60.0
-"""Longest interval of greetings. A silent neighbour is given up after three of them."""
+"""Longest interval of greetings. A neighbour that misses three of them is lost."""
 
 ROUTER_COST_MAX: Final = 1_000
 """Largest cost of a link between routers. A path of 128 links stays far below 2^31."""

@@ -65,8 +65,8 @@ class RouterSettings(ResourcePart, frozen=True, kw_only=True):
     cost: Live[Annotated[int, msgspec.Meta(ge=1, le=ROUTER_COST_MAX)]] = 1
     """Cost of the link, in both directions. A message takes the path with the lowest sum of costs."""
     hello_interval_s: Live[Seconds] = msgspec.field(default=ROUTER_HELLO_S, name="helloInterval")
-    """Interval of greetings, in both directions. A neighbour that has been silent for three of them is given up, and
-    messages take another path. A connection that breaks is noticed at once."""
+    """Interval of greetings, in both directions. A neighbour that misses three of them is lost, and messages take
+    another path. A connection that breaks is noticed at once."""
 
 
 class MqttService(enum.Enum):

@@ -633,7 +633,7 @@ NETWORK_LINK_RETRY_S: Final = 5.0
 """Time after which a link that a neighbour has refused is attached again."""
 
 NETWORK_IN_FLIGHT_BYTES_MAX: Final = 8 * MIB
-"""Bytes of messages that a neighbour has not answered; above it no more are sent to it."""
+"""Bytes of messages that a neighbour has not answered; above it none is sent to it."""
 
 NETWORK_GONE_S: Final = 60.0
 """Time for which the last statement of a router that cannot be reached is kept: it may come back over another link."""

@@ -65,7 +65,7 @@ NetworkDocument = Hello | Statement | StatementRequest
 _DECODER: Final = msgspec.json.Decoder(NetworkDocument)
 
 
-class DocumentError(ValueError):
+class StatementError(ValueError):
     """The neighbour sent something other than a document of this version."""
 
 
@@ -75,9 +75,9 @@ def encode_document(document: NetworkDocument) -> bytes:
 
 
 def decode_document(encoded: bytes) -> NetworkDocument:
-    """Decode a document. Raises `DocumentError`."""
+    """Decode a document. Raises `StatementError`."""
     try:
         document: NetworkDocument = _DECODER.decode(encoded)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DocumentError(str(error)) from None
+        raise StatementError(str(error)) from None
     return document

@@ -13,7 +13,7 @@ from edge.broker.limits import NETWORK_HOPS_MAX, SENDER_CREDIT
 from edge.broker.message.translation import flags_of
 from edge.broker.model.interfaces import Explanation, MessageCounts, Origin, Refusal
 from edge.broker.router.networking.peering import Peering
-from edge.broker.router.networking.trace import PATH_LOST, MessageStart, TracedRun, read_start
+from edge.broker.router.networking.trace import PATH_LOST, MessageStart, PassedRun, read_start
 
 _REJECTED: Final = {
     Refusal.TOO_LARGE: "amqp:link:message-size-exceeded",
@@ -84,7 +84,7 @@ class IncomingLane(Origin):
     def received(self, event: Transfers) -> None:
         """Publish the messages of one read in as few runs as possible."""
         self._peering.received += len(event.messages)
-        run: TracedRun | None = None
+        run: PassedRun | None = None
         tokens: list[int] = []
         for i, message in enumerate(event.messages):
             token = None if event.settled else event.deliveries[i]
@@ -133,12 +133,12 @@ class IncomingLane(Origin):
         self._settle((token,), DeliveryState.RELEASED, None)
         return False
 
-    def _run(self, flags: int) -> TracedRun:
+    def _run(self, flags: int) -> PassedRun:
         start = self._read
         received_at, good = self._peering.network.stamp()
-        return TracedRun(self.address, start.trace[0], flags | good, start.header, [], received_at, start.trace)
+        return PassedRun(self.address, start.trace[0], flags | good, start.header, [], received_at, start.trace)
 
-    def _take(self, run: TracedRun | None, tokens: Sequence[int]) -> None:
+    def _take(self, run: PassedRun | None, tokens: Sequence[int]) -> None:
         if run is not None:
             self.publish(run, tokens)
 

@@ -22,7 +22,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import MessageCounts, Origin
 from edge.broker.model.topics import is_filter
 from edge.broker.network.protocol import LinkFault, NetworkProtocol
-from edge.broker.network.statements import ANYCAST, MULTICAST, DocumentError, Hello, decode_document, encode_document
+from edge.broker.network.statements import ANYCAST, MULTICAST, Hello, StatementError, decode_document, encode_document
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.networking.announced_addresses import AnnouncedAddresses
@@ -118,7 +118,7 @@ class RouterNetwork:
         """Process a document of a neighbour."""
         try:
             document = decode_document(plain_data(encoded) or b"")
-        except DocumentError as error:
+        except StatementError as error:
             self._fault(peering, f"the neighbour sent an invalid document: {error}")
             return
         self.protocol.received(peering.key, document, self.now_s())

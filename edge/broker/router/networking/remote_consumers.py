@@ -58,7 +58,7 @@ class RemoteConsumers:
         return any(at <= now_s for at in self._refused_until.values())
 
     def drop_failed(self) -> None:
-        """Forget links whose connection has ended."""
+        """Forget links after the end of their connection."""
         self.lanes = [lane for lane in self.lanes if not lane.peering.over]
 
     def _is_nearer_ready(self, lane: OutgoingLane) -> bool:

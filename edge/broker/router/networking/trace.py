@@ -24,7 +24,7 @@ PATH_LOST: Final = encode({_PATH_LOST_KEY: True})
 _PREFIXES_MAX: Final = 256
 
 
-class TracedRun(Run, gc=False):
+class PassedRun(Run, gc=False):
     """Run that has come from another router."""
 
     trace: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class TracedRun(Run, gc=False):
         """Return the messages ``start <= i < stop`` as a run; the run itself when these are all."""
         if start <= 0 and stop >= len(self.bodies):
             return self
-        return TracedRun(
+        return PassedRun(
             self.address,
             self.device,
             self.flags,
@@ -60,7 +60,7 @@ def is_path_lost(annotations: bytes) -> bool:
 
 def trace_of(run: Run) -> tuple[str, ...]:
     """Return the routers that a run has passed; none for one that was published here."""
-    return run.trace if isinstance(run, TracedRun) else ()
+    return run.trace if isinstance(run, PassedRun) else ()
 
 
 @lru_cache(maxsize=_PREFIXES_MAX)
