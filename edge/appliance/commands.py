@@ -31,6 +31,9 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "events": LazyCommand("edge.appliance.watching.cli:events", "Show what happens at a gateway or fleet.", "edge"),
         "log": LazyCommand("edge.appliance.watching.log:log", "Show the log of a gateway or hub.", "edge"),
         "audit": LazyCommand("edge.appliance.watching.audit:audit", "Show who changed what.", "edge"),
+        "topology": LazyCommand(
+            "edge.appliance.crossing.topology_cli:topology", "Draw the router network of a gateway.", "edge"
+        ),
         "trace": LazyCommand("edge.appliance.addresses.cli:trace_address", "Explain where messages go.", "edge"),
     },
     "Gateway": {

@@ -5,9 +5,10 @@
 ``POST /api/v1/bridge/pause``         manage  close `?connector=NAME`, or all, until ``/resume``
 ``POST /api/v1/bridge/state``         manage  request a manifest of the messages accepted until now
 ``POST /api/v1/bridge/test``          manage  probe `?connector=NAME`, or all: list of `documents.ProbeResult`
+``GET /api/v1/topology``              view    `topology.TopologyStatus` of the router network
 ====================================  ======  ========================================================
 
-All but the last answer with the status. An unknown connector gets 404.
+All but the last two answer with the status. An unknown connector gets 404.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access
     view, manage = needing(access.require_view), needing(access.require_manage)
     return [
         HttpRoute("/api/v1/bridge", view(bridge.show), methods=PURE),
+        HttpRoute("/api/v1/topology", view(bridge.topology), methods=PURE),
         HttpRoute("/api/v1/bridge/pause", manage(bridge.pause), methods=("POST",)),
         HttpRoute("/api/v1/bridge/resume", manage(bridge.resume), methods=("POST",)),
         HttpRoute("/api/v1/bridge/state", manage(bridge.state), methods=("POST",)),
@@ -49,6 +51,9 @@ class _Bridge:
 
     async def show(self, request: Request) -> Response:
         return self._status_response()
+
+    async def topology(self, request: Request) -> Response:
+        return json_answer(self._watch.topology())
 
     async def pause(self, request: Request) -> Response:
         return self._each(request, lambda uplink: uplink.dialer.pause())

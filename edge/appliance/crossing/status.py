@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.message import Stored
 from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus
@@ -57,6 +57,9 @@ class LinkRates:
         return (last.accepted - first.accepted) / passed_s, (first.backlog - last.backlog) / passed_s
 
 
+if TYPE_CHECKING:
+    from edge.appliance.crossing.topology import TopologyStatus
+
 _STORED: Final = "$stored"
 """Name of the rate of stored bytes; not a valid name of a connector."""
 
@@ -88,6 +91,12 @@ class BridgeWatch:
     def connectors(self) -> dict[str, AnyConnector]:
         """Current connectors by name."""
         return {uplink.connector.name: uplink for uplink in self._uplinks}
+
+    def topology(self) -> TopologyStatus:
+        """Return the state of the router network."""
+        from edge.appliance.crossing.topology import topology_of  # noqa: PLC0415 - few gateways have one
+
+        return topology_of(self._uplinks.network)
 
     def take_sample(self) -> None:
         """Take a sample; call it once a second."""

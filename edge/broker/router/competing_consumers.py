@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.anycast import HeldMessages
@@ -19,10 +18,8 @@ from edge.broker.model.topics import FilterTree, is_filter, matches
 from edge.broker.network.statements import ANYCAST
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.networking.host import DirectNetwork
 from edge.broker.router.queues import Queues
-
-if TYPE_CHECKING:
-    from edge.broker.router.networking.network import RouterNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ class CompetingConsumers:
         """Consumers of anycast addresses by filter."""
         self.anycast_filters: Counter[str] = Counter()
         """Number of consumers of anycast addresses by filter."""
-        self._network: RouterNetwork | None = None
+        self._network: DirectNetwork | None = None
         self._slices = slices
 
     def queue_log(self, address: str, user: str) -> int:
@@ -82,7 +79,7 @@ class CompetingConsumers:
                 self._network.group_made(group)
         return group
 
-    def follow_network(self, network: RouterNetwork) -> None:
+    def follow_network(self, network: DirectNetwork) -> None:
         """Let consumers at other routers join the groups of anycast addresses from now on."""
         self._network = network
         for group in self.anycast.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, NAMES_REMEMBERED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -16,6 +15,7 @@ from edge.broker.router.connection_states import ConnectionStateRoute, Connectio
 from edge.broker.router.flows import AddressFlows
 from edge.broker.router.landing.route import RequestRecorder, with_receipts
 from edge.broker.router.logs import Logs
+from edge.broker.router.networking.host import DirectNetwork
 from edge.broker.router.routes import (
     AnycastRoute,
     MulticastRoute,
@@ -27,9 +27,6 @@ from edge.broker.router.routes import (
     TopicRoute,
 )
 from edge.broker.router.subscriptions import SubscriptionRegistry
-
-if TYPE_CHECKING:
-    from edge.broker.router.networking.network import RouterNetwork
 
 RESERVED = "$SYS/"
 """Prefix of the broker's own names."""
@@ -93,7 +90,7 @@ class RouteTable:
         self._states = states
         self._recorder: RequestRecorder | None = None
         """Takes requests for receipts; None: no address has receipts."""
-        self._network: RouterNetwork | None = None
+        self._network: DirectNetwork | None = None
         self._owners: dict[str, Origin] = {}
         """Only origin that may send, by prefix of the addresses."""
 
@@ -102,7 +99,7 @@ class RouteTable:
         self._owners[prefix] = owner
         self.made.clear()
 
-    def follow_network(self, network: RouterNetwork) -> None:
+    def follow_network(self, network: DirectNetwork) -> None:
         """Send multicast messages to consumers at other routers from now on."""
         self._network = network
         self.made.clear()

@@ -172,9 +172,7 @@ class Router:
         )
         self.subscriptions = self._make_subscriptions(store, merge_live, Slices(self.ready, now_s))
         self.routes = RouteTable(routes, self.addresses, self.subscriptions, logs, self.quotas, self.connection_states)
-        self.credit = SenderCredit(
-            self.addresses, self.subscriptions, self._watchers, self.routes.account, self._reaches
-        )
+        self.credit = self._make_credit()
         self.housekeeping = Housekeeping(self._parts())
         store.commits.listeners.append(self.committed)
         self._count_kept(logs)
@@ -182,6 +180,10 @@ class Router:
     def _make_quotas(self, store: Store) -> Quotas:
         first, other_bytes = self._sweeper.first, lambda: self.scheduled.bytes
         return Quotas(store.logs, store.retention, report_shortage=first, other_bytes=other_bytes)
+
+    def _make_credit(self) -> SenderCredit:
+        account, reaches = self.routes.account, self._reaches
+        return SenderCredit(self.addresses, self.subscriptions, self._watchers, account, reaches)
 
     def _make_subscriptions(self, store: Store, merge_live: MergeLive, slices: Slices) -> SubscriptionRegistry:
         watchers, clear = self._watchers, self._made.clear

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edge.broker.retention.manifests import Signer
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.router.landing.receipts import LandingReceipts
+    from edge.broker.router.networking.network import RouterNetwork
     from edge.broker.router.peer_connector import PeerConnector
 
 log = logging.getLogger(__name__)
@@ -149,6 +150,11 @@ class Uplinks:
         for uplink in self:
             if is_to_hub(uplink):
                 uplink.keep_spent()
+
+    @property
+    def network(self) -> RouterNetwork | None:
+        """Network of routers; None: this one has had no neighbour."""
+        return self._router.network
 
     @property
     def left(self) -> dict[str, int]:

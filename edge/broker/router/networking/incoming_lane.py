@@ -84,6 +84,16 @@ class IncomingLane(Origin):
     def received(self, event: Transfers) -> None:
         """Publish the messages of one read in as few runs as possible."""
         self._peering.received += len(event.messages)
+        bodies = self._peering.engine.strip_header(event.messages, self._start) if self._start else None
+        if bodies is None or event.settled or not self._passes(self._read.trace):
+            self._publish_each(event)
+        else:
+            run = self._run(AMQP if self._read.at_most_once else AMQP | 1)
+            run.bodies = bodies
+            self.publish(run, event.deliveries)
+        self.top_up()
+
+    def _publish_each(self, event: Transfers) -> None:
         run: PassedRun | None = None
         tokens: list[int] = []
         for i, message in enumerate(event.messages):
@@ -108,7 +118,6 @@ class IncomingLane(Origin):
             if token is not None:
                 tokens.append(token)
         self._take(run, tokens)
-        self.top_up()
 
     def ended(self) -> None:
         """Forget the ended link."""
@@ -126,12 +135,14 @@ class IncomingLane(Origin):
 
     def _admits(self, trace: Sequence[str], token: int | None) -> bool:
         """Release a message that has passed this router, or too many."""
-        network = self._peering.network
-        if network.name not in trace and len(trace) <= NETWORK_HOPS_MAX:
+        if self._passes(trace):
             return True
-        network.counts.looped += 1
+        self._peering.network.counts.looped += 1
         self._settle((token,), DeliveryState.RELEASED, None)
         return False
+
+    def _passes(self, trace: Sequence[str]) -> bool:
+        return self._peering.network.name not in trace and len(trace) <= NETWORK_HOPS_MAX
 
     def _run(self, flags: int) -> PassedRun:
         start = self._read

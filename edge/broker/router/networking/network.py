@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
-from typing import TYPE_CHECKING
 
 from bridge.connectors.limits import ROUTER_HELLO_S
 from bridge.engine import Condition, Engine, Link
@@ -32,10 +31,8 @@ from edge.broker.router.networking.incoming_lane import AnycastArrivals, Arrival
 from edge.broker.router.networking.multicast_branch import MulticastBranch
 from edge.broker.router.networking.peering import NetworkCounts, Peering
 from edge.broker.router.networking.remote_consumers import NetworkPath, RemoteConsumers, TransitAddress
+from edge.broker.router.networking.router_parts import NetworkHost
 from edge.broker.router.networking.trace import trace_of
-
-if TYPE_CHECKING:
-    from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +40,7 @@ log = logging.getLogger(__name__)
 class RouterNetwork:
     """The network as one router sees it. `edge.broker.router.router.Router` makes it for the first neighbour."""
 
-    def __init__(self, name: str, router: Router, watchers: CreditWatchers) -> None:
+    def __init__(self, name: str, router: NetworkHost, watchers: CreditWatchers) -> None:
         """`name` of this router is unique in its network. `watchers` wait for credit of addresses."""
         self.name = name
         self.counts = NetworkCounts()

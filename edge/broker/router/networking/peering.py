@@ -148,6 +148,11 @@ class Peering:
         return self.network.now_s()
 
     @property
+    def unanswered_bytes(self) -> int:
+        """Bytes of messages that the neighbour has not answered."""
+        return self._in_flight_bytes
+
+    @property
     def full(self) -> bool:
         """True while the neighbour has too many bytes to answer, or the connection is over."""
         return self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX or self.over

@@ -1,0 +1,109 @@
+"""Topology of a router network, as one router knows it: JSON at ``/api/v1/topology``, read by `waypost topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from edge.broker.network.statements import ANYCAST, MULTICAST
+from edge.broker.router.networking.network import RouterNetwork
+
+ADDRESSES_SHOWN_MAX: Final = 100
+"""Addresses of a router in one document; the counts are complete."""
+
+
+class TopologyRouter(msgspec.Struct, frozen=True):
+    """One router of the network."""
+
+    name: str
+    cost: int | None
+    """Cost of the path to it; None: it cannot be reached now."""
+    parent: str
+    """Router before it on the path; its own name at the start, empty without a path."""
+    anycast: int
+    """Anycast addresses and filters with consumers there."""
+    multicast: int
+    """The same for multicast addresses."""
+    addresses: list[str]
+    """Some of these, in order: at most 100."""
+
+
+class TopologyLink(msgspec.Struct, frozen=True):
+    """Link between two routers that both state it."""
+
+    ends: tuple[str, str]
+    cost: int
+
+
+class TopologyNeighbour(msgspec.Struct, frozen=True):
+    """Connection of this router to a neighbour."""
+
+    name: str
+    cost: int
+    sent: int
+    """Messages to it since the connection opened."""
+    received: int
+    """Messages from it."""
+    unanswered_bytes: int
+    """Bytes of messages that it has not answered."""
+
+
+class TopologyStatus(msgspec.Struct, frozen=True):
+    """The network as one router knows it."""
+
+    router: str
+    """Name of this router; empty: it has had no neighbour."""
+    routers: list[TopologyRouter]
+    links: list[TopologyLink]
+    neighbours: list[TopologyNeighbour]
+    passed_through: int
+    """Messages that were on their way from one neighbour to another since the start."""
+    looped: int
+    """Messages that were released because they had passed this router before, or too many routers."""
+    unannounced: int
+    """Addresses with consumers here that are beyond the limit of a router, so no other router knows of them."""
+    name_taken: bool
+    """True: another router of the network has this name."""
+
+
+def topology_of(network: RouterNetwork | None) -> TopologyStatus:
+    """Return the state of the network."""
+    if network is None:
+        return TopologyStatus("", [], [], [], 0, 0, 0, name_taken=False)
+    protocol = network.protocol
+    links = protocol.links
+    neighbours = [
+        TopologyNeighbour(each.peer_name, links[key].cost, each.sent, each.received, each.unanswered_bytes)
+        for key, each in network.peerings.items()
+        if key in links
+    ]
+    return TopologyStatus(
+        network.name,
+        sorted(_routers(network), key=lambda router: (router.cost is None, router.cost, router.name)),
+        sorted(_links(network), key=lambda link: link.ends),
+        sorted(neighbours, key=lambda neighbour: (neighbour.name, neighbour.cost)),
+        network.transit.received,
+        network.counts.looped,
+        protocol.unannounced,
+        name_taken=protocol.clashing,
+    )
+
+
+def _routers(network: RouterNetwork) -> Iterator[TopologyRouter]:
+    tree = network.protocol.paths.tree(network.name)
+    for record in network.protocol.database:
+        step = tree.get(record.router)
+        counts = [sum(name.startswith(kind) for name in record.announced) for kind in (ANYCAST, MULTICAST)]
+        shown = sorted(name[1:] for name in record.announced)[:ADDRESSES_SHOWN_MAX]
+        place = (None, "") if step is None else (step.cost, step.parent)
+        yield TopologyRouter(record.router, *place, *counts, shown)
+
+
+def _links(network: RouterNetwork) -> Iterator[TopologyLink]:
+    stated = {record.router: record.neighbours for record in network.protocol.database}
+    for router, neighbours in stated.items():
+        for other, cost in neighbours.items():
+            if router < other and router in stated.get(other, ()):
+                yield TopologyLink((router, other), cost)

@@ -1,0 +1,50 @@
+"""Anycast over one hop of a router network, compared with one gateway: `python -m tests.bench.router_hop`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench.load import LoadGenerators
+from tests.support.command import PROGRAM
+from tests.support.processes import Waypost
+
+ROUNDS = 5
+LOAD = ("-a", "jobs/x", "-c", "5", "-n", "200000", "-s", "100", "-R", "1")
+CONFIG = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: {name}}}, spec: {{listeners: {{amqp: "127.0.0.1:0"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}}{connectors}}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.jobs}}, spec: {{address: jobs/#, type: anycast}}}}
+"""
+TO = ", connectors: [{{name: far, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}]}}]"
+
+
+def gateway(folder: Path, name: str, connectors: str = "") -> Waypost:
+    """Return a gateway that is not started."""
+    (folder / f"{name}.yaml").write_text(CONFIG.format(name=name, connectors=connectors))
+    arguments = ("run", "--data", str(folder / name), "--config", str(folder / f"{name}.yaml"))
+    return Waypost(folder / f"{name}.log", *arguments, program=PROGRAM)
+
+
+def main() -> int:
+    """Print messages a second through one gateway and over one hop, in turns, and the median of the ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, load = Path(folder), LoadGenerators(Path(folder))
+        with gateway(place, "far") as far, gateway(place, "near", TO.format(port=far.port("amqp"))) as near:
+            ratios: list[float] = []
+            for _ in range(ROUNDS):
+                direct = load.run("amqpload", far.port("amqp"), *LOAD)["recv_per_s"]
+                hop = load.run("amqpload", near.port("amqp"), "-q", str(far.port("amqp")), *LOAD)["recv_per_s"]
+                ratios.append(hop / direct)
+                print(f"direct {direct:,.0f}/s, one hop {hop:,.0f}/s, ratio {ratios[-1]:.2f}", flush=True)
+            print(f"median ratio {statistics.median(ratios):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
