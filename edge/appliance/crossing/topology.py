@@ -95,10 +95,10 @@ def _routers(network: RouterNetwork) -> Iterator[TopologyRouter]:
     tree = network.protocol.paths.tree(network.name)
     for record in network.protocol.database:
         step = tree.get(record.router)
-        counts = [sum(name.startswith(kind) for name in record.announced) for kind in (ANYCAST, MULTICAST)]
+        anycast, multicast = (sum(name.startswith(kind) for name in record.announced) for kind in (ANYCAST, MULTICAST))
         shown = sorted(name[1:] for name in record.announced)[:ADDRESSES_SHOWN_MAX]
-        place = (None, "") if step is None else (step.cost, step.parent)
-        yield TopologyRouter(record.router, *place, *counts, shown)
+        cost, parent = (None, "") if step is None else (step.cost, step.parent)
+        yield TopologyRouter(record.router, cost, parent, anycast, multicast, shown)
 
 
 def _links(network: RouterNetwork) -> Iterator[TopologyLink]:
