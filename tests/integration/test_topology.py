@@ -29,11 +29,11 @@ async def _draw() -> None:
         )
         lines = list(drawing(topology_of(a.network)))
         assert lines[:5] == [
-            "a                        no consumers",
-            "├─ 1 ─ b                 no consumers",
-            "│      └─ 1 ─ d          consumers of 1 anycast, 0 multicast",
-            "│             └─ 2 ─ e   consumers of 0 anycast, 1 multicast",
-            "└─ 5 ─ c                 no consumers",
+            "a                       no consumers",
+            "├─ 1 ─ b                no consumers",
+            "│      └─ 1 ─ d         consumers of 1 anycast, 0 multicast",
+            "│             └─ 2 ─ e  consumers of 0 anycast, 1 multicast",
+            "└─ 5 ─ c                no consumers",
         ]
         assert "further links: c ─ 5 ─ d" in lines
         assert "b: 2 messages sent, 0 received" in lines
