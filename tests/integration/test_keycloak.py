@@ -13,14 +13,18 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.demo.cluster.realm import PASSWORD, issuer_settings
 from tests.support.configured_gateway import gateway_with, resources
 from tests.support.enrolled import enrolling_hub
-from tests.support.keycloak import Keycloak
+from tests.support.keycloak import TIMEOUT_S, Keycloak
 from tests.support.processes import free_port, wait_until
 
 CHROMIUM: Final = shutil.which("chromium")
 SHOWN_MS: Final = 60_000
 RENEWED_S: Final = 60.0
 """Longest wait for a renewal: the first comes 5 s after the sign-in."""
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(TIMEOUT_S),
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 
 
 class Consoles:

@@ -1,60 +1,40 @@
-"""Realm of Keycloak for people of the consoles, as `docs/how-to/sign-in-with-keycloak.md` describes it."""
+"""Realm of Keycloak for people and devices, read from `docs/how-to/sign-in-with-keycloak.md`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 REALM: Final = "plant"
 CLIENT: Final = "waypost-console"
 AUDIENCE: Final = "waypost"
 PASSWORD: Final = "correct horse"
-GROUPS: Final = {"operators": ["view:#", "manage:#"], "viewers": ["view:#"]}
-"""Rights by group."""
+DEVICE: Final = "pump-7"
+"""Client of a device, which signs in with a secret of its own."""
+SECRETS: Final = {AUDIENCE: "a-s3cret-of-the-node", DEVICE: "a-s3cret-of-the-pump"}
+"""Secret by client."""
 PEOPLE: Final = {"ann@default": "operators", "bob@default": "viewers", "eve@default": None}
 """Group by user."""
+_PAGE: Final = Path(__file__).parents[3] / "docs" / "how-to" / "sign-in-with-keycloak.md"
+_EXAMPLE_ROOT: Final = "https://hall.local:8444/"
 
 
 def realm(roots: Sequence[str], token_s: int) -> dict[str, Any]:
     """Return the realm. `roots`: addresses of the consoles; `token_s`: life of an access token in seconds."""
-    in_access_token = {"access.token.claim": "true", "id.token.claim": "false"}
-    audience = {"included.custom.audience": AUDIENCE, **in_access_token}
-    rights = {
-        "usermodel.clientRoleMapping.clientId": CLIENT,
-        "claim.name": "rights",
-        "jsonType.label": "String",
-        "multivalued": "true",
-        **in_access_token,
-    }
-    mappers = {"oidc-audience-mapper": audience, "oidc-usermodel-client-role-mapper": rights}
-    client = {
-        "clientId": CLIENT,
-        "publicClient": True,
-        "standardFlowEnabled": True,
-        "directAccessGrantsEnabled": False,
-        "redirectUris": [f"{root}api/v1/session/oidc/callback" for root in roots],
-        "attributes": {
-            "pkce.code.challenge.method": "S256",
-            "post.logout.redirect.uris": "##".join(roots),
-            "backchannel.logout.url": f"{roots[0]}api/v1/session/oidc/logout",
-            "backchannel.logout.session.required": "true",
-        },
-        "protocolMappers": [
-            {"name": kind, "protocol": "openid-connect", "protocolMapper": kind, "config": config}
-            for kind, config in mappers.items()
-        ],
-    }
-    names = sorted({right for rights_of in GROUPS.values() for right in rights_of})
-    return {
-        "realm": REALM,
-        "enabled": True,
-        "sslRequired": "none",
-        "accessTokenLifespan": token_s,
-        "clients": [client],
-        "roles": {"client": {CLIENT: [{"name": name} for name in names]}},
-        "groups": [{"name": group, "clientRoles": {CLIENT: found}} for group, found in GROUPS.items()],
-        "users": [_user(name, group) for name, group in PEOPLE.items()],
-    }
+    found = _example()
+    clients = {client["clientId"]: client for client in found["clients"]}
+    for name, secret in SECRETS.items():
+        clients[name]["secret"] = secret
+    console = clients[CLIENT]
+    [callback] = console["redirectUris"]
+    console["redirectUris"] = [callback.replace(_EXAMPLE_ROOT, root) for root in roots]
+    attributes = console["attributes"]
+    attributes["post.logout.redirect.uris"] = "##".join(roots)
+    attributes["backchannel.logout.url"] = attributes["backchannel.logout.url"].replace(_EXAMPLE_ROOT, roots[0])
+    found["users"] += [_user(name, group) for name, group in PEOPLE.items()]
+    return {**found, "sslRequired": "none", "accessTokenLifespan": token_s}
 
 
 def issuer_settings(issuer: str) -> dict[str, str]:
@@ -66,6 +46,13 @@ def issuer_settings(issuer: str) -> dict[str, str]:
         "userClaim": "preferred_username",
         "rightsClaim": "rights",
     }
+
+
+def _example() -> dict[str, Any]:
+    """Return the realm as the page has it."""
+    text = _PAGE.read_text()
+    found: dict[str, Any] = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    return found
 
 
 def _user(name: str, group: str | None) -> dict[str, Any]:
