@@ -1,7 +1,7 @@
 """`./waypost test`: run pytest on all cores.
 
-By default it runs the tests of a few minutes, with `--all` also the extended ones. Every other argument is pytest's
-own.
+By default it runs the tests of a few minutes, with `--all` also the extended ones. `--suite NAME PATH` runs a suite of
+another project (`docs/reference/interoperability.md`). Every other argument is pytest's own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tests import DEFAULT_MARKS
 
 EXTENDED = "extended"
 """Marker of tests that `./waypost test` leaves out."""
+SUITES = "tests.conformance.suites"
+"""Program that runs suites of other projects."""
 
 
 def workers_for(processors: int) -> int:
@@ -36,4 +38,6 @@ def arguments_of(words: Sequence[str]) -> list[str]:
 
 if __name__ == "__main__":
     # A process of its own: pytest has to be the first to import what it rewrites.
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments_of(sys.argv[1:])])
+    words = sys.argv[1:]
+    suite = ["-m", SUITES, *words[1:]] if words[:1] == ["--suite"] else ["-m", "pytest", *arguments_of(words)]
+    os.execv(sys.executable, [sys.executable, *suite])
