@@ -160,6 +160,7 @@ class Gateway:
             store,
             clock_good=self.clock_good,
             administration=None if self._configuring is None else self._configuring.addresses,
+            data=self._data,
         )
         return self.broker.space
 

@@ -256,6 +256,11 @@ class GatewayHealth:
         if revocations is not None and (trouble := revocations.trouble) is not None:
             step = "put the authority's current list there; it is loaded automatically"
             yield FoundProblem("revocations", trouble, step, Severity.ERROR if revocations.closed else Severity.WARNING)
+        trouble = self._broker.listeners.status_trouble
+        if trouble is not None:
+            what = f"the last request about a client certificate had no answer: {trouble}"
+            step = "see that the gateway reaches the responder of the authority (listeners.tls.clientOcsp)"
+            yield FoundProblem("ocsp", what, step, Severity.WARNING)
         refused = self._renewal()
         if refused is not None:
             what = f"the hub does not renew this gateway's certificate: {refused}"

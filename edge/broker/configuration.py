@@ -218,6 +218,27 @@ class TlsListener(ResourcePart, frozen=True, kw_only=True):
     """Lowest version of TLS."""
 
 
+class OcspMode(enum.Enum):
+    """Treatment of a certificate without an answer."""
+
+    SOFT = "soft"
+    HARD = "hard"
+
+
+class ClientOcsp(ResourcePart, frozen=True, kw_only=True):
+    """Questions about client certificates to the OCSP responder of their authority (RFC 6960)."""
+
+    mode: Live[OcspMode] = OcspMode.SOFT
+    """A certificate without an answer, now or within `offlineGrace`: `soft` accepts it, `hard` refuses it."""
+    responder: Live[str | None] = None
+    """URL of the responder; without it the one that the certificate names (authority information access)."""
+    interval: Live[Seconds] = 3_600.0
+    """Longest time for which an answer counts; the responder can name a shorter one (`nextUpdate`). The connection of a
+    certificate that was revoked ends within it."""
+    grace_s: Live[Seconds] = msgspec.field(default=7 * 86_400.0, name="offlineGrace")
+    """Time for which the last positive answer counts after its end while no responder answers, also after a restart."""
+
+
 class DeviceTls(TlsListener, frozen=True, kw_only=True):
     """TLS files of a gateway's listeners."""
 
@@ -225,6 +246,8 @@ class DeviceTls(TlsListener, frozen=True, kw_only=True):
     """Revocation lists of the authorities of client certificates (RFC 5280 section 5), PEM or DER, read again when the
     file changes. A client with a revoked certificate is refused, and disconnected. From 24 h after the end of the last
     valid list, all clients with certificates are refused."""
+    client_ocsp: Live[ClientOcsp | None] = None
+    """Ask the authorities of client certificates whether they were revoked; with a list in addition both apply."""
 
 
 class EndpointHost(ResourcePart, frozen=True, kw_only=True):

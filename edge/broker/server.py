@@ -1,6 +1,6 @@
 """Broker: store, router, sessions and listeners on one event loop.
 
-It owns the connections between them, and the housekeeping tick. It knows no file and no command line.
+It owns the connections between them, and the housekeeping tick. It knows no command line, and no file but those of TLS.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.ready import sockets_of
@@ -49,8 +50,10 @@ class Broker:
         clock_good: Callable[[], bool] = lambda: False,
         administration: Administration | None = None,
         resident: Callable[[], int] = resident_bytes,
+        data: Path | None = None,
     ) -> None:
-        """`administration` changes addresses when an AMQP client requests it; None: such requests are refused.
+        """`data`: folder for answers about client certificates. `administration` changes addresses when an AMQP client
+        requests it; None: such requests are refused.
         `resident` returns the memory of the process in bytes."""
         self.configuration = configuration
         self.store = store
@@ -97,6 +100,7 @@ class Broker:
             self.tracer,
             self.refusals,
             self._hosts.note_server_name,
+            data,
         )
         self._housekeeping = Housekeeping(
             (

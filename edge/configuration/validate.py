@@ -36,6 +36,7 @@ from edge.broker.model.topics import is_filter
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.password_hashes import parse_hash
 from edge.broker.security.site import host_name
+from edge.configuration.client_ocsp import ocsp_faults
 from edge.configuration.connectors import connector_directions, connector_faults
 from edge.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
 from edge.configuration.issuer import LOOPBACK, issuer_faults
@@ -114,6 +115,8 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
         if files is not None and files.client_crl is not None and files.client_ca is None:
             message = "requires clientCa, whose authorities sign the lists"
             yield error_at(resource, ("spec", "listeners", "tls", "clientCrl"), message)
+        if files is not None and files.client_ocsp is not None:
+            yield from ocsp_faults(resource, files.client_ocsp, has_authority=files.client_ca is not None)
         if spec.hub is not None:
             yield from _hub_urls(resource, spec.hub)
             yield from _proxy(resource, ("spec", "hub", "proxy"), spec.hub.proxy)

@@ -48,12 +48,19 @@ class Authority:
         return made
 
     def issue(
-        self, name: str, *, file: str | None = None, days: int = 2, usage: str | None = None, uri: str | None = None
+        self,
+        name: str,
+        *,
+        file: str | None = None,
+        days: int = 2,
+        usage: str | None = None,
+        uri: str | None = None,
+        responder: str | None = None,
     ) -> Issued:
         """Sign a certificate for `name` (and for this machine's loopback), in files called `file`.
 
         `days`: life, negative for an expired certificate; `usage`: its extendedKeyUsage, as openssl spells it; `uri`: a
-        URI in addition to the host names.
+        URI in addition to the host names; `responder`: URL for OCSP, which `register` lets know it.
         """
         stem = self.folder / (file or name)
         request, certificate, key = (str(stem) + end for end in (".csr", ".pem", ".key"))
@@ -62,6 +69,7 @@ class Authority:
             "-subj", f"/O=tests/CN={name}", "-keyout", key, "-out", request,
             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1" + (f",URI:{uri}" if uri else ""),
             *(("-addext", f"extendedKeyUsage={usage}") if usage else ()),
+            *(("-addext", f"authorityInfoAccess=OCSP;URI:{responder}") if responder else ()),
         )  # fmt: skip
         if days < 0:
             self._sign_ended(request, certificate, days)
@@ -80,6 +88,15 @@ class Authority:
         begin = end - datetime.timedelta(days=1)
         times = ("-startdate", f"{begin:%Y%m%d%H%M%SZ}", "-enddate", f"{end:%Y%m%d%H%M%SZ}")
         self._ca("-batch", "-notext", "-in", request, "-out", certificate, "-outdir", str(self.folder), *times)
+
+    def register(self, issued: Issued) -> None:
+        """Make the certificate known to OCSP as valid."""
+        self._ca("-valid", issued.certificate)
+
+    @property
+    def index(self) -> str:
+        """File of the certificates that are registered or revoked."""
+        return str(self.folder / "index")
 
     def revoke(self, issued: Issued) -> None:
         """Add the certificate to later revocation lists."""

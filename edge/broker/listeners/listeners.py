@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Protocol as Interface
 
 from bridge.transport.connection import ConnectionMachine
 from bridge.transport.driver import ConnectionDriver, MemoryMeter
-from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
+from edge.broker.configuration import BrokerConfiguration, ClientOcsp, Listener, Protocol
 from edge.broker.limits import (
     AMQP_CONNECTION_BYTES,
     CERTIFICATES_CHECK_S,
@@ -59,9 +60,10 @@ class BrokerListeners:
         tracer: Tracer = UNTRACED,
         refusals: RefusalJournal | None = None,
         server_name: NoteServerName | None = None,
+        data: Path | None = None,
     ) -> None:
-        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients. `server_name`:
-        see `Certificates`."""
+        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients. `server_name`,
+        `data`: see `Certificates`."""
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | PlainFrames] = {}
@@ -81,6 +83,7 @@ class BrokerListeners:
             self.by_name[listener.name] = TcpListener(listener.name, make, refuse, self.wrong_port, tracer)
         self._server_name = server_name
         self._certificates: Certificates | None = None
+        self._data = data
         self._checked_at = 0.0
 
     async def start(self) -> dict[str, tuple[str, int]]:
@@ -104,6 +107,8 @@ class BrokerListeners:
         """Stop accepting and close every connection."""
         for listener in self.by_name.values():
             await listener.stop()
+        if self._certificates is not None:
+            self._certificates.close()
 
     def certificates(self, name: str) -> Certificates:
         """Return the certificates of all listeners with TLS, read once. Raises ListenError."""
@@ -111,7 +116,8 @@ class BrokerListeners:
             raise ListenError(f"{name}: no certificate configured: set tls")
         if self._certificates is None:
             try:
-                self._certificates = Certificates(self._configuration.tls, server_name=self._server_name)
+                tls = self._configuration.tls
+                self._certificates = Certificates(tls, server_name=self._server_name, data=self._data)
             except TlsError as error:
                 raise ListenError(f"{name}: {error}") from error
         return self._certificates
@@ -136,6 +142,18 @@ class BrokerListeners:
     def revocations(self) -> ClientRevocations | None:
         """Revoked client certificates; None without TLS."""
         return self._certificates.revocations if self._certificates is not None else None
+
+    @property
+    def status_settings(self) -> ClientOcsp | None:
+        """OCSP of client certificates in force; None without it."""
+        status = self._certificates.status if self._certificates is not None else None
+        return status.settings if status is not None else None
+
+    @property
+    def status_trouble(self) -> str | None:
+        """Why the last request about a client certificate had no usable response; None if it had, or without OCSP."""
+        status = self._certificates.status if self._certificates is not None else None
+        return status.trouble if status is not None else None
 
     @property
     def refused(self) -> int:

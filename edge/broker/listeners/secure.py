@@ -11,14 +11,18 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bridge.transport.tls import TlsTransport, WrongProtocolError
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED_MAX, TLS_STALLED_S
+from edge.broker.listeners.ocsp.held_connection import HeldConnection
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.remote import remote_of
 from edge.broker.model.tracing import UNTRACED, Tracer
+
+if TYPE_CHECKING:
+    from edge.broker.listeners.ocsp.certificate_status import CertificateStatus
 
 log = logging.getLogger(__name__)
 
@@ -175,13 +179,17 @@ class Handshakes:
     def secured(self, transport: TlsTransport) -> asyncio.Protocol | None:
         """Return the protocol of a connection after its handshake."""
         self._over(transport)
-        if not self._accept_certificate(transport):
+        certificate = _certificate_of(transport)
+        if certificate is None:
+            return self._admitted(transport)
+        why = self._certificates.revocations.refusal(certificate)
+        if why is not None:
+            self._refuse(transport, why)
             return None
-        identity = self._identify(transport.get_extra_info("peercert"))
-        admit = self._admit
-        if self._others:
-            admit = self._others.get(transport.get_extra_info("ssl_object").selected_alpn_protocol() or "", admit)
-        return admit(identity)
+        status = self._certificates.status
+        if status is None:
+            return self._admitted_with_certificate(transport)
+        return self._asked(transport, certificate, status)
 
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
         """Process a failed handshake."""
@@ -201,29 +209,62 @@ class Handshakes:
         """Close connections with a certificate that is revoked now."""
         self._drop_closed()
         for transport in list(self._certified):
-            certificate = _certificate_of(transport)
-            if certificate is not None and self._certificates.revocations.is_revoked(certificate):
+            certificate, status = _certificate_of(transport), self._certificates.status
+            if certificate is None:
+                continue
+            if self._certificates.revocations.is_revoked(certificate) or (
+                status is not None and status.is_revoked(certificate)
+            ):
                 log.warning(
                     "%s: closing the connection of %s: its certificate was revoked", self._name, _remote(transport)
                 )
                 transport.abort()
+            elif status is not None:
+                status.refresh(certificate)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _accept_certificate(self, transport: TlsTransport) -> bool:
-        certificate = _certificate_of(transport)
-        if certificate is None:
-            return True
-        why = self._certificates.revocations.refusal(certificate)
-        if why is not None:
-            log.warning("%s: the certificate of %s is refused: %s", self._name, _remote(transport), why)
-            self._wrong_port.record_tls_failure(_remote(transport), why, of_certificate=True)
-            self._trace_refusal(transport, f"its certificate is refused: {why}")
-            return False
+    def _asked(self, transport: TlsTransport, certificate: bytes, status: CertificateStatus) -> asyncio.Protocol | None:
+        """Return the protocol of a connection with a certificate that OCSP decides about: at once if the answer is
+        known, else one that waits for it."""
+        held, known = HeldConnection(), list[str | None]()
+
+        def decided(why: str | None) -> None:
+            if not later:
+                known.append(why)
+            elif why is None:
+                held.release(self._admitted_with_certificate)
+            else:
+                self._refuse(transport, why)
+                held.refuse()
+
+        later = False
+        later = not status.decide(certificate, decided)
+        if later:
+            return held
+        if known[0] is None:
+            return self._admitted_with_certificate(transport)
+        self._refuse(transport, known[0])
+        return None
+
+    def _admitted_with_certificate(self, transport: TlsTransport) -> asyncio.Protocol | None:
         self._certified.add(transport)
         if len(self._certified) >= self._certified_max:
             self._drop_closed()
-        return True
+        return self._admitted(transport)
+
+    def _admitted(self, transport: TlsTransport) -> asyncio.Protocol | None:
+        identity = self._identify(transport.get_extra_info("peercert"))
+        admit = self._admit
+        if self._others:
+            admit = self._others.get(transport.get_extra_info("ssl_object").selected_alpn_protocol() or "", admit)
+        return admit(identity)
+
+    def _refuse(self, transport: TlsTransport, why: str) -> None:
+        """Record that the certificate of a connection is refused."""
+        log.warning("%s: the certificate of %s is refused: %s", self._name, _remote(transport), why)
+        self._wrong_port.record_tls_failure(_remote(transport), why, of_certificate=True)
+        self._trace_refusal(transport, f"its certificate is refused: {why}")
 
     def _trace_refusal(self, transport: TlsTransport, why: str) -> None:
         if self._tracer.active:

@@ -10,12 +10,16 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
 from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 from edge.broker.security.stamp import Stamp, stamp_of
+
+if TYPE_CHECKING:
+    from edge.broker.listeners.ocsp.certificate_status import CertificateStatus
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +39,17 @@ class Certificates:
     """Certificate, key and trusted authorities of a TLS listener, from files."""
 
     def __init__(
-        self, files: TlsListener, protocols: Sequence[str] = (), server_name: NoteServerName | None = None
+        self,
+        files: TlsListener,
+        protocols: Sequence[str] = (),
+        server_name: NoteServerName | None = None,
+        data: Path | None = None,
     ) -> None:
         """Read the files. `protocols`: offered by ALPN. `server_name` is called with the server name of each handshake
-        (RFC 6066 section 3). Raises TlsError. Blocks for a few milliseconds."""
+        (RFC 6066 section 3). `data`: folder for answers about client certificates. Raises TlsError. Blocks for a few
+        milliseconds."""
         self.files = files
+        self._data = data
         self._protocols = protocols
         self._server_name = server_name
         self.trouble: str | None = None
@@ -48,17 +58,29 @@ class Certificates:
         self.context = self._make_context()
         self.revocations = ClientRevocations(_crl_of(files), files.client_ca, time.time)
         self.reviewers: list[Callable[[], None]] = []
-        """Called by `check` or `follow` when other certificates may be revoked."""
+        """Called by `check` or `follow` when other certificates may be revoked, and regularly with OCSP."""
+        self.status: CertificateStatus | None = None
+        """Status of client certificates by OCSP; None without it."""
+        self._follow_status(files)
 
     def follow(self, files: TlsListener) -> None:
-        """Apply the revocation list of a changed configuration."""
+        """Apply the revocation list of a changed configuration, and its OCSP."""
+        self._follow_status(files)
         if self.revocations.follow(_crl_of(files)):
             self._review()
 
+    def close(self) -> None:
+        """Stop asking about client certificates."""
+        status, self.status = self.status, None
+        if status is not None:
+            status.close()
+
     def check(self) -> bool:
         """Read changed files. Return True if a new certificate is in use."""
-        if self.revocations.check():
+        if self.revocations.check() or self.status is not None:
             self._review()
+        if self.status is not None:
+            self.status.write_if_due()
         stamps = _stamps(self.files)
         if stamps == self._stamps:
             return False
@@ -78,6 +100,18 @@ class Certificates:
         if self._server_name is not None:
             context.sni_callback = self._server_name
         return context
+
+    def _follow_status(self, files: TlsListener) -> None:
+        wanted = files.client_ocsp if isinstance(files, DeviceTls) and files.client_ca is not None else None
+        if wanted == (self.status.settings if self.status is not None else None):
+            return
+        self.close()
+        if wanted is not None and files.client_ca is not None:
+            from edge.broker.listeners.ocsp.certificate_status import (  # noqa: PLC0415 - cryptography takes 10 MiB
+                CertificateStatus,
+            )
+
+            self.status = CertificateStatus(wanted, files.client_ca, self._data, time.time, self._review)
 
     def _review(self) -> None:
         for review in self.reviewers:

@@ -139,9 +139,11 @@ def whole(pki: Path) -> Documents:
     names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
     files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}
     files["clientCrl"] = str(pki / "revoked.pem")
+    asked = {"mode": "hard", "responder": "http://127.0.0.1:1/", "interval": "1h", "offlineGrace": "1d"}
     return {
         "Gateway/gw": {
-            "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
+            "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"]}
+            | {"tls": {**files, "clientOcsp": asked}},
             "hub": {"url": "amqps://127.0.0.1:1", "gateway": "north", "tls": peer, "failover": ["wss://127.0.0.1:1"]}
             | {"proxy": through, "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"}},
             "storage": {"enduranceTerabytes": 1},
@@ -312,6 +314,10 @@ OTHER: Final[dict[str, Edit]] = {
             "mqtt.service": "awsIotCore",
             "mqtt.region": "eu-west-1",
         }.items()
+    },
+    "Gateway listeners.tls.clientOcsp": {("Gateway/gw", "listeners.tls.clientOcsp"): None},
+    "Gateway listeners.tls.clientOcsp.responder": {
+        ("Gateway/gw", "listeners.tls.clientOcsp.responder"): "http://127.0.0.1:2/"
     },
     "AddressSpace connectors.pace": {("AddressSpace/default", "connectors.0.pace"): None},
     "AddressSpace connectors.pace.quietHours": {

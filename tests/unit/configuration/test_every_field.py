@@ -133,6 +133,7 @@ def facts(gateway: Gateway) -> dict[str, object]:
         "users": {name: _user(gateway, name) for name in USERS},
         "devices": None if devices is None else (devices.cors_origins, [_device(gateway, name) for name in USERS]),
         "revocations": broker.listeners.revocations.path if broker.listeners.revocations is not None else None,
+        "status of certificates": broker.listeners.status_settings,
         "dollar": broker.mqtt_sessions.legacy_dollar_topics,
         "name": (gateway.status()["gateway"], broker.space.amqp._container_id),
         "uplinks": {uplink.connector.name: _forwarded(uplink) for uplink in gateway.uplinks},

@@ -1,0 +1,1 @@
+"""Status of client certificates by OCSP (RFC 6960)."""

@@ -1,0 +1,43 @@
+"""Limits of questions about client certificates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RESPONSE_BYTES_MAX: Final = 64 * 1024
+"""Size of a response: with the certificate of a responder it has some 3 KiB."""
+
+RESPONSE_S_MAX: Final = 5.0
+"""Seconds that a response may take, and that a client waits for it after its handshake. Then it counts as unanswered,
+while the request goes on."""
+
+OCSP_THREADS: Final = 4
+"""Requests at once; with responses in 50 ms they suffice for 80 a second."""
+
+OCSP_WAITING_MAX: Final = 256
+"""Certificates that are asked about; further ones count as unanswered. With a responder that is silent the last request
+begins after five minutes, so more requests would be in vain."""
+
+OCSP_RETRY_S: Final = 30.0
+"""Seconds between two requests about one certificate while its responder does not answer."""
+
+OCSP_ANSWERS_MAX: Final = 20_000
+"""Answers that are kept, about 200 bytes each; the oldest are forgotten first. Equals the maximum of sessions."""
+
+OCSP_INTERVAL_S_MIN: Final = 1.0
+"""Shortest time for which an answer counts."""
+
+OCSP_INTERVAL_S_MAX: Final = 7 * 86_400.0
+"""Longest time for which an answer counts: responders name a few days."""
+
+OCSP_GRACE_S_MAX: Final = 366 * 86_400.0
+"""Longest time without a responder in which a positive answer counts: a year on an island."""
+
+OCSP_CLOCK_S: Final = 300.0
+"""Seconds by which the clock of a responder may be ahead of ours."""
+
+OCSP_WRITE_S: Final = 30.0
+"""Seconds between two writes of the file of positive answers. A revocation is written at once."""
+
+HELD_BYTES_MAX: Final = 64 * 1024
+"""Bytes that a client may send before the answer about its certificate: its first packet and what is in one slice."""
