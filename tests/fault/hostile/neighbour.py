@@ -1,7 +1,7 @@
 """Client unrelated to an attack, in its own process, and the duration of its round trips.
 
-``python -m tests.fault.hostile.neighbour PORT`` repeatedly sends itself a QoS 1 message, from an address other than the
-attackers'. It writes a line for each: time of return and duration (seconds, the monotonic clock).
+``python -m tests.fault.hostile.neighbour PORT [USER PASSWORD]`` repeatedly sends itself a QoS 1 message, from another
+address than the attackers'. It writes a line for each: time of return and duration (seconds, the monotonic clock).
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ WAIT_S: Final = 30.0
 class Neighbour:
     """The process, and its reported round trips."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *login: str) -> None:
+        """`login`: user name and password, where the gateway requires them."""
         self.samples: list[tuple[float, float]] = []
         """(when, seconds) of each round trip."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.hostile.neighbour", str(port)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.fault.hostile.neighbour", str(port), *login],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -73,12 +76,13 @@ class Neighbour:
             self._process.stdout.close()
 
 
-def main(port: int) -> None:
+def main(port: int, username: str | None = None, password: str | None = None) -> None:
     with socket.socket() as client:
         client.bind((ADDRESS, 0))
         client.settimeout(WAIT_S)
         client.connect(("127.0.0.1", port))
-        client.sendall(packets.Connect("neighbour", 4).encode(4))
+        secret = password.encode() if password is not None else None
+        client.sendall(packets.Connect("neighbour", 4, username=username, password=secret).encode(4))
         expect(client, 4)
         client.sendall(packets.Subscribe(1, (SubscriptionRequest("neighbour/echo", 0),)).encode(4))
         expect(client, 5)
@@ -102,4 +106,4 @@ def expect(client: socket.socket, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])
