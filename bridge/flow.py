@@ -35,10 +35,12 @@ class Pump(Protocol):
 
 
 class Outcomes(NamedTuple):
-    """The two outcomes of `edge.broker.model` that senders use; the bridge imports nothing from the edge."""
+    """The outcomes of `edge.broker.model` that senders use; the bridge imports nothing from the edge."""
 
     accepted: Any
     rejected: Any
+    returned: Any = None
+    """Outcome of a message that no peer has taken; None: no sender returns any."""
 
 
 class Piece(NamedTuple):

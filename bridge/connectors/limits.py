@@ -184,3 +184,33 @@ ROUTER_HELLO_S_MAX: Final = 60.0
 
 ROUTER_COST_MAX: Final = 1_000
 """Largest cost of a link between routers. A path of 128 links stays far below 2^31."""
+
+LORAWAN_PAYLOAD_BYTES_MAX: Final = 242
+"""Bytes of the largest downlink (LoRaWAN regional parameters, EU868 at DR4 and up); ChirpStack knows the limit of the
+present data rate."""
+
+LORAWAN_WINDOW_S: Final = 0.1
+"""Seconds after an uplink in which ChirpStack takes a downlink for its receive window, unless a connector sets another;
+the default of `get_downlink_data_delay` of ChirpStack 4."""
+
+LORAWAN_HELD_MAX: Final = 10_000
+"""Commands of all devices of one connector that are held for a receive window; further ones wait in their queues."""
+
+LORAWAN_TICK_S: Final = 1.0
+"""Seconds between two looks for commands that have expired."""
+
+LORAWAN_QUIET_S: Final = 1.0
+"""Seconds after a connection in which no downlink leaves. Events that the broker has kept come first, and one may be
+the answer to a command that a killed gateway sends again."""
+
+LORAWAN_TRIES_MAX: Final = 3
+"""Times that a confirmed downlink is handed over while its device does not acknowledge it."""
+
+LORAWAN_HANDED_AGAIN_UPLINKS: Final = 3
+"""Uplinks without an answer of ChirpStack after which it gets a downlink again; it sends one after each uplink."""
+
+LORAWAN_HANDED_AGAIN_S: Final = 60.0
+"""Seconds without an answer of ChirpStack after which it gets a downlink of a device that listens again."""
+
+LORAWAN_ANSWERS_REMEMBERED_MAX: Final = 1_000
+"""Answers about downlinks that are remembered until the command comes again, after a break."""

@@ -12,6 +12,7 @@ from bridge.connectors.limits import (
     HTTP_BATCH_BYTES_MAX,
     HTTP_BATCH_MESSAGES_MAX,
     KAFKA_MESSAGE_BYTES_MAX,
+    LORAWAN_WINDOW_S,
     MQTT_IN_FLIGHT_MAX,
     MQTT_KEEP_ALIVE_S,
     ROUTER_COST_MAX,
@@ -74,6 +75,21 @@ class MqttService(enum.Enum):
 
     AZURE_IOT_HUB = "azureIotHub"
     AWS_IOT_CORE = "awsIotCore"
+    CHIRPSTACK = "chirpstack"
+
+
+class DownlinkSettings(ResourcePart, frozen=True, kw_only=True):
+    """Commands to LoRaWAN devices behind a ChirpStack server."""
+
+    port: Live[Annotated[int, msgspec.Meta(ge=1, le=223)]] = msgspec.field(default=1, name="fPort")
+    """FPort of a command that names none."""
+    confirmed: Live[bool] = False
+    """The device has to acknowledge a command that does not say so itself."""
+    newest_wins: Live[bool] = msgspec.field(default=False, name="newestWins")
+    """A command replaces those of its device that have not left; otherwise they leave in their order."""
+    window_s: Live[Seconds] = msgspec.field(default=LORAWAN_WINDOW_S, name="receiveWindow")
+    """Time after an uplink of a class A device in which ChirpStack still takes a downlink for its receive window
+    (`get_downlink_data_delay` there)."""
 
 
 @hides("shared_access_key")
@@ -88,7 +104,8 @@ class MqttSettings(ResourcePart, frozen=True, kw_only=True):
     """Most PUBLISH packets without a PUBACK."""
     service: Live[MqttService | None] = None
     """Cloud service with rules of its own. ``azureIotHub``: the gateway connects as one device or module of an IoT hub.
-    ``awsIotCore``: with a client certificate, or over a WebSocket with an access key as `credentials`."""
+    ``awsIotCore``: with a client certificate, or over a WebSocket with an access key as `credentials`.
+    ``chirpstack``: the broker of a ChirpStack server, with the events of LoRaWAN devices."""
     device: Live[str | None] = None
     """Identifier of the device at the IoT hub."""
     module: Live[str | None] = None
@@ -103,6 +120,8 @@ class MqttSettings(ResourcePart, frozen=True, kw_only=True):
     the first endpoint."""
     region: Live[str | None] = None
     """Region for signatures of AWS; without it the one in the host name of the first endpoint."""
+    downlink: Live[DownlinkSettings | None] = None
+    """Commands to devices, with ``service: chirpstack``."""
 
 
 class Format(enum.Enum):

@@ -109,8 +109,11 @@ class Outlet:
         return None
 
     def settle(self, piece: Piece, outcome: ForwardOutcome, why: str) -> None:
-        """Settle a whole piece as accepted or rejected by the peer."""
-        if outcome is ForwardOutcome.REJECTED:
+        """Settle a whole piece as accepted or rejected by the peer, or returned to its address."""
+        if outcome is ForwardOutcome.RETURNED:
+            self.figures.expired += piece.messages
+            self.flow.finish((piece,), self._outcomes.returned)
+        elif outcome is ForwardOutcome.REJECTED:
             self.figures.rejected += piece.messages
             log.error("%s: the peer rejected %d messages: %s", self.name, piece.messages, why)
             self.flow.finish((piece,), self._outcomes.rejected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,6 +26,10 @@ from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 AWS_WEBSOCKET_PATH: Final = "/mqtt"
 """Path of MQTT over WebSocket at AWS IoT Core."""
+COMMANDS: Final = re.compile(r"application/[^/+#{}]+/device/(\+|[0-9a-f]{16})/command/down")
+"""Topics of ChirpStack for commands: of all devices of an application, or of one."""
+EVENTS: Final = re.compile(r"application/(\+|[^/+#]+)/device/(\+|[0-9a-f]{16})/(event/\+|event/#|#)")
+"""Filters of ChirpStack's events with all their kinds."""
 TEMPORARY_KEY: Final = "ASIA"
 """Beginning of the access key id of temporary credentials."""
 
@@ -33,7 +38,7 @@ def service_faults(resource: Resource, path: Path, connector: Connector, part: M
     """Yield the errors of a connector to a cloud service; `path` is that of the connector."""
     if part.service is MqttService.AZURE_IOT_HUB:
         yield from _iot_hub(resource, path, connector, part)
-    else:
+    elif part.service is MqttService.AWS_IOT_CORE:
         yield from _aws(resource, path, connector, part)
 
 
@@ -46,6 +51,8 @@ def service_addresses(resources: Sequence[Resource]) -> Errors:
         if connector.type is ConnectorType.MQTT and connector.mqtt is not None and connector.mqtt.service is not None
     }
     yield from _same_devices(resources)
+    chirpstacks = {name for name, (_, part) in connectors.items() if part.service is MqttService.CHIRPSTACK}
+    yield from _chirpstack_topics(resources, chirpstacks)
     incoming: dict[str, int] = {}
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
@@ -69,6 +76,34 @@ def service_addresses(resources: Sequence[Resource]) -> Errors:
             elif part.device is not None:
                 names = names_of(part, connector.hosts[0].host)
                 yield from _iot_hub_topic(resource, path, f"{name}/", names, remote, spec.address, inbound=inbound)
+
+
+def _chirpstack_topics(resources: Sequence[Resource], connectors: set[str]) -> Errors:
+    """Check that commands go to a topic of ChirpStack, and that its answers come in."""
+    found = [
+        (resource, i, forwarder.direction, spec.address, *remote_of(forwarder, spec.address))
+        for resource, spec in of_kind(resources, AddressSpec)
+        for i, forwarder in enumerate(spec.forwarders)
+    ]
+    answering = {
+        name for _, _, direction, _, name, remote in found if direction is Direction.IN and EVENTS.fullmatch(remote)
+    }
+    for resource, i, direction, address, name, remote in found:
+        if name not in connectors or direction is Direction.IN:
+            continue
+        path: Path = ("spec", "forwarders", i, "remoteAddress")
+        if not COMMANDS.fullmatch(remote):
+            example = f"{name}/application/APPLICATION/device/+/command/down"
+            message = (
+                f'ChirpStack takes commands at one topic of a device: write "{example}", at an address like command/+'
+            )
+            yield error_at(resource, path, message)
+        elif name not in answering:
+            message = (
+                f'needs an incoming forwarder from "{name}/application/+/device/+/event/+": an uplink opens the '
+                f"receive window of a command to {address}, and txack or ack ends it"
+            )
+            yield error_at(resource, path, message)
 
 
 def _same_devices(resources: Sequence[Resource]) -> Errors:

@@ -35,6 +35,7 @@ SERVICE_FIELDS: Final = {
     "shared_access_key": ("sharedAccessKey", MqttService.AZURE_IOT_HUB),
     "hub_host": ("hubHost", MqttService.AZURE_IOT_HUB),
     "region": ("region", MqttService.AWS_IOT_CORE),
+    "downlink": ("downlink", MqttService.CHIRPSTACK),
 }
 """Settings of a connector to a cloud service, by attribute, each with its service."""
 PROXIED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP, ConnectorType.ROUTER))

@@ -11,9 +11,9 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from bridge.client_attempt import ConnectorError, ConnectorTraffic
+from bridge.client_attempt import Answered, ConnectorError
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
@@ -33,7 +33,8 @@ from bridge.connectors.mqtt.session import InFlightPublishes, PendingAnswers
 from bridge.connectors.mqtt.suspect import SuspectMessage
 from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.dialer import PeerEndpoint
-from bridge.forwarders.inbox import ForwarderInbox
+from bridge.forwarders.inbox import ForwarderInbox, Incoming
+from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import DIALED_UNREAD_BYTES_MAX
 from bridge.topic_filter import without_share
@@ -61,6 +62,20 @@ _REASONS: Final = {
     5: "not authorized; check the rights of this user or certificate at the broker",
 }
 """Return codes of CONNACK (MQTT 3.1.1 table 3.1)."""
+
+
+class MqttTraffic(Protocol):
+    """Part of `bridge.client_attempt.ConnectorTraffic` that this client uses."""
+
+    inboxes: Sequence[ForwarderInbox]
+
+    def up(self, peer: str) -> None: ...
+
+    async def outgoing(self, messages_max: int, bytes_max: int) -> list[Outgoing]: ...
+
+    def settle(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None: ...
+
+    async def receive(self, inbox: ForwarderInbox, message: Incoming, answered: Answered) -> None: ...
 
 
 class _PeerEndedError(ConnectorError):
@@ -115,13 +130,13 @@ class MqttClient:
         if terms.disconnects:
             self._publishes.watch(SuspectMessage())
 
-    async def run(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+    async def run(self, endpoint: PeerEndpoint, traffic: MqttTraffic) -> None:
         """Run one connection, from its first packet to its end, or several where a password has to be renewed."""
         await self._connect(endpoint, traffic)
         while self._terms.renew_after_s is not None:  # it returned without an error
             await self._connect(endpoint, traffic)
 
-    async def _connect(self, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+    async def _connect(self, endpoint: PeerEndpoint, traffic: MqttTraffic) -> None:
         """Run one connection, in the best version that the broker supports."""
         for dialect in self._dialects[:-1]:
             try:
@@ -131,7 +146,7 @@ class MqttClient:
             return
         await self._speak(self._dialects[-1], endpoint, traffic)
 
-    async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, traffic: ConnectorTraffic) -> None:
+    async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, traffic: MqttTraffic) -> None:
         terms, loop = self._terms, asyncio.get_running_loop()
         renew_at = None if terms.renew_after_s is None else loop.time() + terms.renew_after_s
         identity = self._identity if terms.sign is None else terms.sign(self._identity)
@@ -202,7 +217,7 @@ class _Connection:
         settings: MqttSettings,
         publishes: InFlightPublishes,
         matches: Callable[[str, str], bool],
-        traffic: ConnectorTraffic,
+        traffic: MqttTraffic,
         reader: MqttReader,
         writer: MqttWriter,
         dialect: MqttDialect,

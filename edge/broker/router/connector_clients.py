@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import importlib
 import ssl
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from bridge.client_attempt import ClientAttempt, ConnectorClient, ConnectorError, ConnectorTraffic
-from bridge.connectors.settings import ClientIdentity, HttpSettings, KafkaSettings, MqttService, MqttSettings
+from bridge.connectors.settings import (
+    ClientIdentity,
+    DownlinkSettings,
+    HttpSettings,
+    KafkaSettings,
+    MqttService,
+    MqttSettings,
+)
 from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from edge.broker.configuration import ConnectorType
 from edge.broker.message.translation import mqtt_runs
@@ -71,12 +79,13 @@ def _mqtt(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> Connecto
         if settings.service is MqttService.AZURE_IOT_HUB:
             hub: Any = importlib.import_module("bridge.connectors.mqtt.iot_hub")
             identity, dialects, terms = hub.service_of(settings, first.host, parts.now_ns)
-        else:
+            service = {"dialects": dialects, "terms": terms}
+        elif settings.service is MqttService.AWS_IOT_CORE:
             core: Any = importlib.import_module("bridge.connectors.mqtt.aws_iot")
             identity, dialects, terms = core.service_of(
                 identity, settings, first.host, parts.now_ns, websocket=first.websocket is not None
             )
-        service = {"dialects": dialects, "terms": terms}
+            service = {"dialects": dialects, "terms": terms}
     client: ConnectorClient = made.MqttClient(
         identity,
         settings,
@@ -87,7 +96,17 @@ def _mqtt(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> Connecto
         interface=interface,
         **service,
     )
-    return client
+    return _chirpstack(parts, settings, client) if settings.service is MqttService.CHIRPSTACK else client
+
+
+def _chirpstack(parts: PeerConnector, settings: MqttSettings, client: ConnectorClient) -> ConnectorClient:
+    made: Any = importlib.import_module("bridge.connectors.chirpstack.client")
+    queue: Any = importlib.import_module("bridge.connectors.chirpstack.downlinks")
+    downlinks = queue.DownlinkQueue(
+        settings.downlink or DownlinkSettings(), mqtt_runs, now_ns=parts.now_ns, monotonic_s=time.monotonic
+    )
+    found: ConnectorClient = made.ChirpStackClient(client, downlinks)
+    return found
 
 
 def _http(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> ConnectorClient:

@@ -319,6 +319,19 @@ OTHER: Final[dict[str, Edit]] = {
     "Gateway listeners.tls.clientOcsp.responder": {
         ("Gateway/gw", "listeners.tls.clientOcsp.responder"): "http://127.0.0.1:2/"
     },
+    **{
+        f"AddressSpace connectors.mqtt.downlink{field}": {
+            ("AddressSpace/default", "connectors.1.mqtt.service"): "chirpstack",
+            ("AddressSpace/default", "connectors.1.mqtt.downlink"): value,
+        }
+        for field, value in (
+            ("", {}),
+            (".fPort", {"fPort": 9}),
+            (".confirmed", {"confirmed": True}),
+            (".newestWins", {"newestWins": True}),
+            (".receiveWindow", {"receiveWindow": "7s"}),
+        )
+    },
     "AddressSpace connectors.pace": {("AddressSpace/default", "connectors.0.pace"): None},
     "AddressSpace connectors.pace.quietHours": {
         ("AddressSpace/default", "connectors.0.pace.quietHours"): "08:00-18:00"

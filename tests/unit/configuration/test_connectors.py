@@ -261,6 +261,36 @@ def test_topics_of_aws_have_limits(forwarders: list[str], said: str) -> None:
     assert all(said in error for error in errors)
 
 
+COMMANDS, EVENTS = "c/application/a/device/+/command/down", "c/application/+/device/+/event/+"
+
+
+@pytest.mark.parametrize(
+    ("commands", "events", "said"),
+    [
+        (COMMANDS, EVENTS, ""),
+        ("c/application/a/device/+/command/up", EVENTS, "one topic of a device"),
+        ("c/application/a/device/pump7/command/down", EVENTS, "one topic of a device"),
+        (COMMANDS, "c/application/+/device/+/event/up", "needs an incoming forwarder"),
+        (COMMANDS, "", "needs an incoming forwarder"),
+    ],
+)
+def test_commands_to_chirpstack_need_its_topic_and_its_events(commands: str, events: str, said: str) -> None:
+    text = connector("type: mqtt, mqtt: {service: chirpstack, downlink: {newestWins: true}}")
+    text += address(f"address: command/+, type: queue, forwarders: [{{name: f0, remoteAddress: '{commands}'}}]")
+    if events:
+        local = events.replace("c/application", "lorawan").replace("device/", "").replace("event/", "")
+        spec = f"address: {local}, type: topic, forwarders: [{{name: f1, direction: in, remoteAddress: '{events}'}}]"
+        text += address(spec).replace("name: a}", "name: events}").replace("name: a\n", "name: events\n")
+    errors = [str(error) for error in errors_of(text)]
+    assert len(errors) == bool(said), errors
+    assert all(said in error for error in errors)
+
+
+def test_downlink_settings_are_of_chirpstack_alone() -> None:
+    (error,) = map(str, errors_of(connector("type: mqtt, mqtt: {downlink: {fPort: 2}}")))
+    assert "set service: chirpstack" in error
+
+
 def taking(kind: str, *remotes: str) -> str:
     """Return a connector, and an address with an incoming forwarder from each of these addresses."""
     forwarders = ", ".join(
