@@ -92,8 +92,8 @@ def set_up_logging(verbosity: int) -> None:
 def root(context: click.Context, verbose: int, quiet: int) -> None:
     """Waypost: messaging that survives the power cut, from the device to the lake.
 
-    Without a command it shows what runs here and what is next. Exit status: 0 done, 1 failed, 2 wrong usage,
-    3 unreachable, 4 damaged data (`waypost explain CODE`). In a checkout also: `waypost demo`, `test`, `bench`, `docs`.
+    Without a command: what runs here. Exit: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 damaged data. In a
+    checkout also: demo, test, bench, docs.
     """
     if verbose or quiet:  # otherwise each long-running command sets up its own logging
         set_up_logging(verbose - quiet)

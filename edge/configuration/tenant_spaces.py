@@ -168,4 +168,13 @@ def _identity_faults(
         yield ("tls", "clientCert"), f"it is already the certificate of {certificates[shown]}"
 
 
-TENANT_SPACE_CHECKS: Final[tuple[Check, ...]] = (_members, _hosts, _isolation, _identities)
+def _networks(resources: Sequence[Resource]) -> Errors:
+    """Check that no space is a router: all routers of a network have names of their own, and a gateway has one."""
+    for resource, spec in of_kind(resources, TenantSpaceSpec):
+        for i, connector in enumerate(spec.connectors):
+            if connector.type is ConnectorType.ROUTER:
+                message = "only the gateway's own space is a router: move this connector to the AddressSpace"
+                yield error_at(resource, ("spec", "connectors", i, "type"), message)
+
+
+TENANT_SPACE_CHECKS: Final[tuple[Check, ...]] = (_members, _hosts, _isolation, _identities, _networks)

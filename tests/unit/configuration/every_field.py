@@ -72,14 +72,20 @@ def _has_another(field: Field) -> bool:
     return not isinstance(plain, inspect.EnumType) or len(plain.cls) > 1
 
 
-EVERY: Final = [place for place in places(KINDS) if _has_another(place.field)]
+OF_OWN_SPACE: Final = "TenantSpace connectors.router"
+"""Prefix of fields that the gateway's own space has alone."""
+
+
+EVERY: Final = [
+    place for place in places(KINDS) if _has_another(place.field) and not place.text.startswith(OF_OWN_SPACE)
+]
 
 
 Edit = dict[tuple[str, str], Any]
 """New values by resource and path."""
 
 
-PEERS: Final = ("mqtt", "http", "kafka")
+PEERS: Final = ("mqtt", "http", "kafka", "router")
 """Types of connectors with settings of their own; each has one, after `peer`, which is of type `amqp`."""
 
 
@@ -101,6 +107,8 @@ SETTINGS: Final = (
     ("kafka", "maxMessageBytes", "2Ki"),
     ("kafka", "group", "other"),
     ("kafka", "schemas", [{"topic": "t", "registry": "apicurio", "id": "7"}]),
+    ("router", "cost", 7),
+    ("router", "helloInterval", "7s"),
 )
 """Another value of each."""
 
@@ -219,7 +227,8 @@ def external(pki: Path) -> Documents:
 def with_tenant(pki: Path) -> Documents:
     """Return the same resources with a further address space."""
     documents = whole(pki)
-    connectors = copy.deepcopy(documents["AddressSpace/default"]["connectors"])
+    own = copy.deepcopy(documents["AddressSpace/default"]["connectors"])
+    connectors = [each for each in own if each["type"] != "router"]
     documents["TenantSpace/acme"] = {"hosts": ["acme"], "quota": {"bytes": "1Mi"}, "connectors": connectors}
     return documents
 
@@ -268,7 +277,7 @@ OTHER: Final[dict[str, Edit]] = {
     },
     "AddressSpace deviceApi.corsAllowedOrigins": {("AddressSpace/default", "deviceApi.corsAllowedOrigins"): ["*"]},
     "AddressSpace connectors": {
-        ("AddressSpace/default", "connectors.4"): {"name": "more", "endpointHosts": [{"host": "h"}]}
+        ("AddressSpace/default", "connectors.5"): {"name": "more", "endpointHosts": [{"host": "h"}]}
     },
     "AddressSpace connectors.name": {
         ("AddressSpace/default", "connectors.0.name"): "renamed",
@@ -389,7 +398,9 @@ OTHER.update(
     }
 )
 OTHER["TenantSpace connectors.type"]["TenantSpace/acme", "connectors.0.container"] = "gw-acme"
-OTHER["TenantSpace connectors"]["TenantSpace/acme", "connectors.4.container"] = "gw-acme"
+OTHER["TenantSpace connectors"] = {
+    ("TenantSpace/acme", "connectors.4"): {"name": "more", "endpointHosts": [{"host": "h"}], "container": "gw-acme"}
+}
 
 
 def edit_of(place: Place, documents: Documents) -> Edit:

@@ -82,6 +82,14 @@ def test_accepted(text: str) -> None:
             OWN + gateway('{hub: {url: "amqps://h"}}', "a") + connected("b", "container: a,", "b.pem"),
             "TenantSpace b: spec.connectors[0].container",
         ),
+        (
+            OWN
+            + tenant(
+                "a",
+                "hosts: [a], quota: {bytes: 1}, connectors: [{name: n, type: router, endpointHosts: [{host: h}]}]",
+            ),
+            "TenantSpace a: spec.connectors[0].type",
+        ),
         # rules of one space hold in each
         (
             OWN + ACME + address("address: q, type: queue, addressSpace: acme, deadletter: dead"),
