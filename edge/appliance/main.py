@@ -92,8 +92,8 @@ def set_up_logging(verbosity: int) -> None:
 def root(context: click.Context, verbose: int, quiet: int) -> None:
     """Waypost: messaging that survives the power cut, from the device to the lake.
 
-    Without a command: what runs here. Exit: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 damaged data. In a
-    checkout also: demo, test, bench, docs.
+    Alone: what runs here. Exit: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 damaged. In a checkout:
+    `waypost demo`, `test`, `bench`, `docs`.
     """
     if verbose or quiet:  # otherwise each long-running command sets up its own logging
         set_up_logging(verbose - quiet)

@@ -21,7 +21,7 @@ from cloud.hub.cli import hub
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.resource_commands import schema
 from edge.configuration.kinds import KINDS
-from tests.unit.configuration.every_field import EVERY, EXTERNAL, documents_of, edit_of, edited, external, whole
+from tests.unit.configuration.every_field import EVERY, base_of, documents_of, edit_of, edited, external, whole
 
 README = Path(__file__).parents[3] / "README.md"
 HUB = """
@@ -64,7 +64,7 @@ def test_schema_accepts_every_value_of_every_field(gateway: Draft7Validator) -> 
         for document in documents_of(base):
             assert faults(gateway, document) == []
     for place in EVERY:
-        base = external(Path("pki")) if place.text.startswith(EXTERNAL) else whole(Path("pki"))
+        base = base_of(place)(Path("pki"))
         for document in documents_of(edited(base, edit_of(place, base))):
             assert faults(gateway, document) == [], place.text
 
