@@ -98,6 +98,9 @@ HUB: Final = ConsoleApp(
     (
         "fleet/default%2Fgw1",
         *(f"fleet/default%2Fgw1?tab={tab}" for tab in _TABS),
+        "fleet/problems",
+        f"fleet/problems?name={quote(HOSTILE, safe='')}",
+        f"fleet?show=all&problem={quote(HOSTILE, safe='')}&older_than=9.0&seen_before=7d&selector=site%3Dlyon",
         "configuration?edit=new",
         "people?show=tenants&tenant=default",
         f"commands?gateway={quote('gw1', safe='')}",

@@ -74,7 +74,10 @@ VIEWS: Final = {
 MORE: Final = {
     (GATEWAY.name, "devices"): (("-refused", "devices?show=refused", WINDOW),),
     (GATEWAY.name, "overview"): (("-phone", "overview", PHONE),),
-    (HUB.name, "fleet"): (("-gateway", "fleet/default%2Fnorth-hall", WINDOW),),
+    (HUB.name, "fleet"): (
+        ("-gateway", "fleet/default%2Fnorth-hall", WINDOW),
+        ("-problems", "fleet/problems", WINDOW),
+    ),
     (HUB.name, "analytics"): (("-outages", "analytics?show=outages", WINDOW),),
 }
 """Further pictures of a page: suffix, address, window."""

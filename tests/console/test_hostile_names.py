@@ -17,10 +17,13 @@ import pytest
 from playwright.sync_api import Browser
 from playwright.sync_api import TimeoutError as NotShown
 
+from bridge.hub_addresses import STATUS
+from bridge.plain import data_section
 from edge.broker.mqtt import packets
 from tests.console import gold_world
 from tests.console.apps import GATEWAY, HOSTILE, HUB, ConsoleApp
 from tests.console.visit import Visit, visiting
+from tests.support.amqp_sender import AmqpSender
 from tests.support.configured_gateway import basic, gateway_with, resources, user
 from tests.support.hostile import Raw
 from tests.support.hostile_gateway import HostileGateway
@@ -130,11 +133,16 @@ def hub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         put(server, "PATCH", "/api/v1/alert-rules/WaypostUplinkAway", for_s=0)
         with HostileGateway(server.port("amqp"), f"{MARKUP}2") as away:
             away.send(HOSTILE.encode()).settled()
+        sick = stack.enter_context(AmqpSender(server.port("amqp"), f"{MARKUP}3", STATUS))
+        problem = {"name": HOSTILE, "severity": "error", "what": HOSTILE, "since": "2026-11-30T10:00:00Z"}
+        sick.send(data_section(json.dumps({"version": HOSTILE, "problems": [problem]}).encode())).settled()
         put(server, "POST", "/api/v1/commands", device=MARKUP, name=MARKUP, gateway=MARKUP, payload=HOSTILE, ttl_s=600)
         put(server, "PUT", f"/api/v1/views/{quote(MARKUP)}", page="fleet", query="show=all")
         put(server, "POST", "/api/v1/mutes", minutes=60, reason=HOSTILE, gateway=MARKUP)
         wait_until(lambda: document(server, "/api/v1/alerts")["alerts"], timeout_s=60, what="a gateway is away")
         wait_until(lambda: status(server)["totals"]["rows"] > 0, timeout_s=60, what="its message has landed")
+        problems = "/api/v1/problems"
+        wait_until(lambda: document(server, problems)["problems"], timeout_s=60, what="the registry has its problem")
         yield server
 
 

@@ -6,11 +6,14 @@ import { Choice, Empty, ErrorNote, Meter, Name, Panel, Pill, Problem, Time } fro
 import { address, go } from "./route.js";
 import { useEvery } from "./state.js";
 import { FleetActions, Views } from "./fleet_actions.js";
+import { Chips, Filters, filtersOf, isFiltered } from "./fleet_filters.js";
 import { lazy } from "./frame.js";
 import { PagedTable } from "./table.js";
 import { bytes, counted, duration, number, plain, rate } from "./text.js";
 
 const GatewayPage = lazy(() => import("./gateway_page.js"), "GatewayPage");
+const FleetProblems = lazy(() => import("./fleet_problems.js"), "FleetProblems");
+const PROBLEMS = "problems";
 
 export const STATES = {
   well: ["good", "well"],
@@ -29,6 +32,7 @@ const COLUMNS = [
   { name: "State", wide: true, cell: (row) => html`<${State} row=${row} />` },
   { name: "Waiting", sort: "waiting", numeric: true, cell: (row) => html`${number(row.waiting_messages ?? undefined)}<small>${row.waiting_bytes ? bytes(row.waiting_bytes) : ""}</small>` },
   { name: "Room left", sort: "room", numeric: true, cell: (row) => room(row.room_hours) },
+  { name: "Version", optional: true, cell: (row) => plain(row.status?.version ?? "–") },
   { name: "Newest reading", numeric: true, optional: true, cell: (row) => html`<${Time} at=${row.newest_received_at} relative />` },
   { name: "Last seen", sort: "seen", numeric: true, cell: (row) => (row.connected ? "now" : html`<${Time} at=${row.last_seen} relative />`) },
 ];
@@ -65,8 +69,11 @@ export function Fleet({ rest, query, figures: status }) {
       setError(failed);
     }
   });
+  if (rest === PROBLEMS) return html`<${FleetProblems} query=${query} />`;
   if (rest) return html`<${GatewayPage} name=${rest} query=${query} configures=${status !== null && !status.dev} />`;
-  const shown = query.show ?? "danger";
+  const filters = filtersOf(query);
+  const shown = query.show ?? (isFiltered(query) ? "all" : "danger");
+  const asked = { state: shown === "all" ? "" : shown, ...filters };
   const choose = (value) => go(address("fleet", "", { ...query, show: value }), true);
   return html`
     ${(status?.problems ?? []).map((problem) => html`<${Problem} key=${problem.name} problem=${problem} />`)}
@@ -74,13 +81,14 @@ export function Fleet({ rest, query, figures: status }) {
     ${fleet && fleet.total > 0 && html`<${States} fleet=${fleet} />`}
     ${fleet?.causes.length > 0 && html`<${Causes} causes=${fleet.causes} />`}
     <${Panel} title="Gateways" flush extra=${html`<${Choice} label="Show" options=${FILTERS} value=${shown} choose=${choose} />`}>
-      <div class="table-bar"><${Views} query=${query} /><span class="grow"></span>
-        ${query.selector && html`<span>with <span class="tag">${plain(query.selector)}</span> <a href=${address("fleet")}>all gateways</a></span>`}
-        <a class="small" href=${withQuery("/api/v1/gateways.csv", { state: shown === "all" ? "" : shown, selector: query.selector ?? "" })} download>CSV</a></div>
+      <div class="table-bar"><${Views} query=${query} /><${Chips} query=${query} /><span class="grow"></span>
+        <a class="small" href=${address("fleet", PROBLEMS)}>Problems of the fleet</a>
+        <a class="small" href=${withQuery("/api/v1/gateways.csv", asked)} download>CSV</a>
+        <${Filters} query=${query} versions=${fleet?.versions ?? []} /></div>
       <${PagedTable} key=${shown} label="gateways" path="/api/v1/gateways" items="gateways" columns=${COLUMNS} id=${key}
-        query=${{ state: shown === "all" ? "" : shown, selector: query.selector ?? "" }}
+        query=${asked}
         actions=${(gateways, clear) => html`<${FleetActions} gateways=${gateways} clear=${clear} configures=${status !== null && !status.dev} />`}
-        empty=${status?.gateways.known
+        empty=${isFiltered(query) ? html`<${Empty} title="No gateway matches"><a href=${address("fleet", "", { show: "all" })}>Show all</a><//>` : status?.gateways.known
           ? html`<${Empty} title="Every gateway is well">None is offline, behind, or in need of a look. <a href=${address("fleet", "", { show: "all" })}>Show all</a><//>`
           : html`<${Empty} title="No gateway has connected yet"><a href=${address("enrolment")}>Make a token</a>, and give it to a gateway.<//>`} />
     <//>

@@ -1,6 +1,6 @@
 """Problems of the fleet over HTTP.
 
-``GET /api/v1/problems``          by name, with counts and gateways: ``?severity=&gateway=&tenant=&after=&limit=``
+``GET /api/v1/problems``          by name, with counts: ``?severity=&gateway=&tenant=&places=&after=&limit=``
 ``GET /api/v1/problems/{name}``   hubs and gateways that have it: ``?severity=&gateway=&tenant=&after=&limit=``
 
 Needs the right to view: the gateways of one's own tenant, or with ``$fleet`` all of them, and the hubs. The same at
@@ -19,10 +19,10 @@ from starlette.responses import Response
 from cloud.hub.events.problem_recorder import ProblemRecorder
 from cloud.hub.json_http import answering, json_response
 from cloud.hub.page_position import decode_position, encode_position
-from cloud.hub.registry.problem_reader import Place, PlacedProblem, ProblemFilter, ProblemGroup
+from cloud.hub.registry.problem_reader import PLACES_SHOWN_MAX, Place, PlacedProblem, ProblemFilter, ProblemGroup
 from cloud.hub.scope import Scope, scope_of
 from edge.broker.http.access import HttpAccess
-from edge.broker.http.queries import choice_of, limit_of
+from edge.broker.http.queries import choice_of, limit_of, whole_number
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.health.problems import Severity
@@ -70,7 +70,7 @@ class ProblemGroupDocument(msgspec.Struct, kw_only=True):
     since: int
     """Begin of the first one, in milliseconds since 1970, UTC."""
     places: list[ProblemPlaceDocument]
-    """Ten of them at most."""
+    """Ten of them at most, or as many as `places` of the request says."""
 
 
 class FleetProblemsPage(msgspec.Struct, kw_only=True):
@@ -100,7 +100,8 @@ def problem_routes(
     async def groups(request: Request) -> Response:
         scope, query = await scope_of(access, request), request.query_params
         limit, wanted, after = limit_of(query), _filter_of(query, scope), query.get("after", "")
-        found, total = await problems.read(lambda reader: reader.groups(wanted, after, limit + 1))
+        places = whole_number(query, "places", PLACES_SHOWN_MAX, PLACES_SHOWN_MAX)
+        found, total = await problems.read(lambda reader: reader.groups(wanted, after, limit + 1, places))
         following = found[limit - 1].code if len(found) > limit else None
         rows = [group_document(each, hub_names()) for each in found[:limit]]
         return json_response(FleetProblemsPage(problems=rows, next=following, total=total))

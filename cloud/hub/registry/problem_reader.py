@@ -91,8 +91,11 @@ class ProblemReader:
     def close(self) -> None:
         self._database.close()
 
-    def groups(self, wanted: ProblemFilter, after: str, limit: int) -> tuple[list[ProblemGroup], int]:
-        """Return problems by name, in its order, and the number of all names. `after`: last name of the page before."""
+    def groups(
+        self, wanted: ProblemFilter, after: str, limit: int, places_max: int = PLACES_SHOWN_MAX
+    ) -> tuple[list[ProblemGroup], int]:
+        """Return problems by name, in its order, and the number of all names. `after`: last name of the page before;
+        `places_max`: places of each."""
         conditions = list(_conditions(wanted))
         rank = sa.func.min(sa.case(_RANKS, value=problems.c.severity, else_=len(_RANKS)))
         columns = (problems.c.code, rank, sa.func.count(), sa.func.min(problems.c.since))
@@ -105,7 +108,7 @@ class ProblemReader:
             severities, found = [*_RANKS, ""], []
             for code, worst, total, since in rows:
                 of_hub, hubs = of_hubs.get(code, (0, 0))
-                there, places = total - of_hub - more.get(code, 0), _places(tx, conditions, code)
+                there, places = total - of_hub - more.get(code, 0), _places(tx, conditions, code, places_max)
                 one = ProblemGroup(code, severities[worst], total, since, there, away.get(code, 0), hubs, places)
                 found.append(one)
             return found, tx.execute(names).scalar() or 0
@@ -163,9 +166,11 @@ def _away(tx: sa.Connection, conditions: Sequence[Any]) -> Mapping[str, int]:
     return {row[0]: row[1] for row in tx.execute(query)}
 
 
-def _places(tx: sa.Connection, conditions: Sequence[Any], code: str) -> list[PlacedProblem]:
+def _places(tx: sa.Connection, conditions: Sequence[Any], code: str, most: int) -> list[PlacedProblem]:
     """Return the first places of a name."""
-    rows = tx.execute(_PLACES.where(*conditions, problems.c.code == code).limit(PLACES_SHOWN_MAX))
+    if not most:
+        return []
+    rows = tx.execute(_PLACES.where(*conditions, problems.c.code == code).limit(most))
     return [PlacedProblem(*row) for row in rows]
 
 

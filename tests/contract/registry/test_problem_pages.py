@@ -37,6 +37,7 @@ def test_names_have_counts_and_the_worst_severity(reader: ProblemReader) -> None
     assert (store.code, store.severity, store.total, store.since) == ("store", "error", len(GATEWAYS) + 2, 3)
     assert [each.gateway for each in store.places] == [name for _, name in GATEWAYS[:PLACES_SHOWN_MAX]]
     assert [each.code for each in reader.groups(ALL, "landing", 9)[0]] == ["store"], "the next page"
+    assert [len(each.places) for each in reader.groups(ALL, "", 9, 0)[0]] == [0, 0]
 
 
 def test_names_have_the_number_of_gateways(reader: ProblemReader, place: Place) -> None:
