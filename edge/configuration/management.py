@@ -12,7 +12,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from bridge.resources import schema
-from bridge.resources.errors import ConfigurationRejected, ResourceOrigin
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, ResourceOrigin
 from bridge.resources.resource import OWN_VERSION, Resource
 from edge.broker.amqp.administration import ManagementResponse
 from edge.configuration.file import RepositoryError
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _SOURCE: Final = "$management"
 _ADDRESS: Final = "Address"
+_SPACE: Final = "addressSpace"
 _READ_ONLY: Final = ("name", "identity", "messages", "unsettled", "consumers")
 """Attributes of an address that READ returns and a client cannot set."""
 _NAME_CHARACTERS_MAX: Final = 200
@@ -134,7 +135,11 @@ class AddressAdministration:
 
 
 def _spec(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a spec for these attributes; `addressType` is its type. None removes a field."""
+    """Return the fields of a spec for these attributes; `addressType` is its type. None removes a field. Raises
+    ConfigurationRejected for an address of another space: the client has rights in the gateway's own one only."""
+    if attributes.get(_SPACE) is not None:
+        words = "only addresses of the gateway's own space can be changed here"
+        raise ConfigurationRejected([ConfigurationError(_SOURCE, 0, f"spec.{_SPACE}", words)])
     spec = {key: value for key, value in attributes.items() if key not in _READ_ONLY}
     if "addressType" in spec:
         spec["type"] = spec.pop("addressType")

@@ -14,6 +14,7 @@ from edge.configuration.effective import build_configuration, development_preset
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.configuration.resources import SHORT_FORMS
+from edge.configuration.tenant_spaces import container_of
 from edge.output.text import word
 
 
@@ -57,7 +58,7 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
         raise OptionsRefused("--forward needs a hub to forward to", "give --hub amqp://HOST:PORT and --gateway NAME")
     elif options.gateway is not None:
         configuration = msgspec.structs.replace(configuration, gateway=options.gateway)
-    configuration = _with_containers(configuration)
+    configuration = _with_containers(configuration, configuration.gateway)
     configuration = msgspec.structs.replace(configuration, spaces=tuple(_tenant_spaces(configuration)))
     if not configuration.listeners:
         raise OptionsRefused(
@@ -120,10 +121,10 @@ def _with_listeners(configuration: BrokerConfiguration, listeners: Sequence[List
     return msgspec.structs.replace(configuration, listeners=tuple(by_name.values()))
 
 
-def _with_containers(configuration: BrokerConfiguration) -> BrokerConfiguration:
-    """Name the container of each connector after the gateway, unless it has a name."""
+def _with_containers(configuration: BrokerConfiguration, usual: str) -> BrokerConfiguration:
+    """Name the container of each connector like this, unless it has a name."""
     connectors = tuple(
-        msgspec.structs.replace(connector, container=connector.container or configuration.gateway)
+        msgspec.structs.replace(connector, container=connector.container or usual)
         for connector in configuration.connectors
     )
     return msgspec.structs.replace(configuration, connectors=connectors)
@@ -139,7 +140,8 @@ def _tenant_spaces(configuration: BrokerConfiguration) -> Iterator[BrokerConfigu
                 limits=configuration.limits,
                 endurance_bytes=configuration.endurance_bytes,
                 legacy_dollar_topics=configuration.legacy_dollar_topics,
-            )
+            ),
+            container_of(configuration.gateway, each.space),
         )
 
 

@@ -15,6 +15,7 @@ from bridge.resources import schema
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from edge.broker.configuration import AuthenticationMode, Connector, ConnectorType
 from edge.broker.limits import TENANT_SPACES_MAX
+from edge.broker.spaces.host_names import host_key
 from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
@@ -81,8 +82,12 @@ def _as_own(resource: Resource) -> Resource:
 
 
 def _members(resources: Sequence[Resource]) -> Errors:
-    """Check that the space of each address and user exists."""
+    """Check that each space has a name of its own, and that the space of each address and user exists."""
     names = [resource.name for resource, _ in of_kind(resources, TenantSpaceSpec)]
+    own = [resource.name for resource, _ in of_kind(resources, AddressSpaceSpec)]
+    for resource, _ in of_kind(resources, TenantSpaceSpec):
+        if resource.name in own:
+            yield error_at(resource, ("metadata", "name"), "the AddressSpace has this name: choose another one")
     for resource in resources:
         name = _space_name(resource)
         if name and name not in names:
@@ -101,20 +106,18 @@ def _hosts(resources: Sequence[Resource]) -> Errors:
         yield error_at(resource, (), f"a gateway has at most {TENANT_SPACES_MAX} of them")
     for resource, spec in spaces:
         for i, host in enumerate(spec.hosts):
-            other = taken.setdefault(host.lower().rstrip("."), resource.name)
+            other = taken.setdefault(host_key(host), resource.name)
             if other != resource.name:
                 yield error_at(resource, ("spec", "hosts", i), f'"{host}" is already a host of TenantSpace {other}')
     for resource, user in of_kind(resources, MessagingUserSpec):
         name, _, host = user.username.rpartition("@")
-        if name and user.address_space is None and host.lower().rstrip(".") in taken:
-            words = (
-                f'"{user.username}" would be a user of TenantSpace {taken[host.lower().rstrip(".")]}: set addressSpace'
-            )
+        if name and user.address_space is None and host_key(host) in taken:
+            words = f'"{user.username}" would be a user of TenantSpace {taken[host_key(host)]}: set addressSpace'
             yield error_at(resource, ("spec", "username"), words)
     for resource, own in of_kind(resources, AddressSpaceSpec):
         api = own.device_api
-        if api is not None and api.tenant.lower() in taken:
-            words = f'"{api.tenant}" is a host of TenantSpace {taken[api.tenant.lower()]}: devices could not log in'
+        if api is not None and host_key(api.tenant) in taken:
+            words = f'"{api.tenant}" is a host of TenantSpace {taken[host_key(api.tenant)]}: devices could not log in'
             yield error_at(resource, ("spec", "deviceApi", "tenant"), words)
 
 
@@ -137,33 +140,39 @@ def _isolation(resources: Sequence[Resource]) -> Errors:
 
 
 def _identities(resources: Sequence[Resource]) -> Errors:
-    """Check that no two spaces are one gateway for a hub, which would take the messages of one for repeats of the
-    other, and that a hub's tenant follows from the space."""
-    gateways = [spec.hub.gateway or resource.name for resource, spec in of_kind(resources, GatewaySpec) if spec.hub]
-    taken = dict.fromkeys(gateways, "the gateway's own space")
+    """Check that no two spaces have one name at their peers, and that a hub's tenant follows from the space. A peer
+    would end the connection of one for that of the other, or take the messages of one for repeats of the other, and
+    those from one to the other for looped ones."""
+    gateway = next((_gateway_name(resource.name, spec) for resource, spec in of_kind(resources, GatewaySpec)), "")
+    own = {gateway, *(each.container for _, spec in of_kind(resources, AddressSpaceSpec) for each in spec.connectors)}
+    taken = dict.fromkeys(own, "the gateway's own space")
     certificates: dict[str, str] = {}
     for resource, spec in of_kind(resources, TenantSpaceSpec):
-        where = f"TenantSpace {resource.name}"
+        where, usual = f"TenantSpace {resource.name}", container_of(gateway, resource.name)
         for i, connector in enumerate(spec.connectors):
-            if connector.type is ConnectorType.WAYPOST:
-                for field, message in _identity_faults(connector, where, taken, certificates):
-                    yield error_at(resource, ("spec", "connectors", i, *field), message)
-    for resource, own in of_kind(resources, AddressSpaceSpec):
-        for i, connector in enumerate(own.connectors):
-            if connector.type is ConnectorType.WAYPOST and taken.get(connector.container, "").startswith("Tenant"):
-                message = f'"{connector.container}" is the name of {taken[connector.container]} at its hub'
-                yield error_at(resource, ("spec", "connectors", i, "container"), message)
+            for field, message in _identity_faults(connector, usual, where, taken, certificates):
+                yield error_at(resource, ("spec", "connectors", i, *field), message)
+
+
+def _gateway_name(name: str, spec: GatewaySpec) -> str:
+    return (spec.hub.gateway if spec.hub is not None else None) or name
+
+
+def container_of(gateway: str, space: str) -> str:
+    """Return the name of a tenant's space at its peers, where its connector has none."""
+    return f"{gateway or 'waypost'}-{space}"
 
 
 def _identity_faults(
-    connector: Connector, where: str, taken: dict[str, str], certificates: dict[str, str]
+    connector: Connector, usual: str, where: str, taken: dict[str, str], certificates: dict[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield what is wrong with the identity of a connector to a hub; note it as taken."""
-    if not connector.container:
+    """Yield what is wrong with the identity of a connector; note it as taken. `usual`: its name if it has none."""
+    name, to_hub = connector.container or usual, connector.type is ConnectorType.WAYPOST
+    if to_hub and not connector.container:
         yield ("container",), "a space needs its own name at a hub; the token of its enrolment decides on its tenant"
-    elif taken.setdefault(connector.container, where) != where:
-        yield ("container",), f'"{connector.container}" is already the name of {taken[connector.container]} at a hub'
-    shown = connector.tls.certificate if connector.tls is not None else None
+    elif taken.setdefault(name, where) != where:
+        yield ("container",), f'"{name}" is already the name of {taken[name]} at its peers'
+    shown = connector.tls.certificate if to_hub and connector.tls is not None else None
     if shown is not None and certificates.setdefault(shown, where) != where:
         yield ("tls", "clientCert"), f"it is already the certificate of {certificates[shown]}"
 

@@ -94,3 +94,18 @@ def test_applied_resources_are_served(tmp_path: Path) -> None:
     )
     with pytest.raises(OptionsRefused, match="loopback"):
         configuration_of(RunOptions(data=tmp_path, dev=True))
+
+
+def test_space_has_its_own_name_at_its_peers(tmp_path: Path) -> None:
+    """Two spaces with one name would be one client of a peer, which would drop what one sends to the other."""
+    peer = "connectors: [{name: peer, type: mqtt, endpointHosts: [{host: h}]}]"
+    text = f"""{GATEWAY}---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}}, spec: {{quota: {{bytes: 1Gi}}, {peer}}}}}
+---
+{{apiVersion: waypost/v1, kind: TenantSpace, metadata: {{name: acme}},
+  spec: {{hosts: [acme], quota: {{bytes: 1Gi}}, {peer}}}}}
+"""
+    configuration = configuration_of(RunOptions(data=tmp_path), parse(KINDS, text, "a.yaml"))
+    (tenant,) = configuration.spaces
+    names = [each.container for each in (*configuration.connectors, *tenant.connectors)]
+    assert names == ["north", "north-acme"]

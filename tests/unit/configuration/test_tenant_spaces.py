@@ -29,6 +29,11 @@ def connected(name: str, container: str, certificate: str) -> str:
     return tenant(name, f"hosts: [{name}], quota: {{bytes: 1Mi}}, connectors: [{connector}]")
 
 
+def mqtt_connected(name: str, container: str) -> str:
+    connector = f"{{name: peer, type: mqtt, {container} endpointHosts: [{{host: h}}]}}"
+    return tenant(name, f"hosts: [{name}], quota: {{bytes: 1Mi}}, connectors: [{connector}]")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -42,6 +47,7 @@ def connected(name: str, container: str, certificate: str) -> str:
         + user("u", "username: alice")
         + user("acme.u", "username: alice, addressSpace: acme"),
         OWN + connected("a", "container: a,", "a.pem") + connected("b", "container: b,", "b.pem"),
+        OWN + gateway() + mqtt_connected("a", "") + mqtt_connected("b", ""),
     ],
 )
 def test_accepted(text: str) -> None:
@@ -89,6 +95,21 @@ def test_accepted(text: str) -> None:
                 "hosts: [a], quota: {bytes: 1}, connectors: [{name: n, type: router, endpointHosts: [{host: h}]}]",
             ),
             "TenantSpace a: spec.connectors[0].type",
+        ),
+        (space("{quota: {bytes: 1Gi}}", "acme") + ACME, "TenantSpace acme: metadata.name"),  # one name for two pools
+        # one name at a peer is one client, whatever the protocol
+        (OWN + gateway() + mqtt_connected("a", "container: gw1,"), "TenantSpace a: spec.connectors[0].container"),
+        (
+            OWN + gateway() + mqtt_connected("a", "") + mqtt_connected("b", "container: gw1-a,"),
+            "TenantSpace b: spec.connectors[0].container",
+        ),
+        (
+            space(
+                "{quota: {bytes: 1Gi}, connectors: "
+                "[{name: n, type: amqp, container: other, endpointHosts: [{host: h}]}]}"
+            )
+            + mqtt_connected("a", "container: other,"),
+            "TenantSpace a: spec.connectors[0].container",
         ),
         # rules of one space hold in each
         (
