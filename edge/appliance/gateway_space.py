@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 from collections.abc import Callable
@@ -67,29 +68,30 @@ class GatewaySpace:
         self.configuration = configuration
         self.data = data
         self.store: Final = store
-        self.served = serve(self.store)
-        gate = self.served.gate
-        try:
-            self.users = FollowedUsers(data, gate.update)
-            gate.call_when_unknown(self.users.reload_if_changed)
-            self.hub_devices = follow_hub_devices(data, gate, configuration.device_api)
-        except CredentialsError:
-            self.store.close()
-            raise
         self.issuer: Issuer | None = None
         """Issuer of accepted tokens; None: no token is accepted."""
         self._apply = apply
         self._key = StatementKey(data)
-        self.uplinks = Uplinks(
-            self.served.router,
-            self.store,
-            self._key,
-            commands=_command_addresses(configuration),
-            knows=self._knows_device,
-            made=partial(_announce, made, self.hub_devices),
-            clock=clock,
-        )
-        self.bridge = self._make_bridge()
+        with contextlib.ExitStack() as undo:
+            undo.callback(store.close)
+            self.served = serve(store)
+            gate = self.served.gate
+            self.users = FollowedUsers(data, gate.update)
+            undo.callback(self.users.close)
+            gate.call_when_unknown(self.users.reload_if_changed)
+            self.hub_devices = follow_hub_devices(data, gate, configuration.device_api)
+            undo.callback(self.hub_devices.devices.close)
+            self.uplinks = Uplinks(
+                self.served.router,
+                store,
+                self._key,
+                commands=_command_addresses(configuration),
+                knows=self._knows_device,
+                made=partial(_announce, made, self.hub_devices),
+                clock=clock,
+            )
+            self.bridge = self._make_bridge()
+            undo.pop_all()
 
     def _make_bridge(self) -> BridgeWatch:
         """Return the figures of the uplinks."""

@@ -7,9 +7,9 @@ stored messages. It is served again when a `TenantSpace` with its name is applie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +22,7 @@ from edge.broker.configuration import BrokerConfiguration
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
 from edge.broker.store.errors import StoreError
-from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite import FILE_NAME, make_directory
 from edge.health.counter_rise import CounterRise
 from edge.health.problems import FoundProblem, Severity
 from edge.output.text import word
@@ -51,30 +51,24 @@ class TenantSpaces:
         self._clock = clock
         self._open: dict[str, OpenSpace] = {}
         self._troubles: dict[str, str] = {}
-        """Reason why a configured space is not served, by name."""
+        """What is wrong with a configured space, by name: it is not served, or not as it is configured."""
         self._left: list[str] = []
         """Names of spaces with a store that are not configured."""
         self._dialling = False
         self._one_at_a_time = asyncio.Lock()
+        self._following: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[GatewaySpace]:
         return (each.space for each in self._open.values())
 
     async def follow(self, configurations: Sequence[BrokerConfiguration]) -> None:
         """Serve these spaces: open new ones, apply changes, close the others. A space that cannot be opened is a
-        problem of its own, and is tried again with the next configuration."""
-        async with self._one_at_a_time:
-            wanted = {each.space: with_implied_addresses(each) for each in configurations}
-            for name in [name for name in self._open if name not in wanted]:
-                await self._close(self._open.pop(name))
-            self._troubles.clear()
-            for name, configuration in wanted.items():
-                opened = self._open.get(name)
-                if opened is None:
-                    await self._serve(name, configuration)
-                elif opened.space.configuration != configuration:
-                    await opened.space.reconfigure(configuration)
-            self._left = await asyncio.to_thread(_stored_in, self._folder, set(wanted))
+        problem of its own, and is tried again with the next configuration. The work goes on when the caller is
+        cancelled, as half a change would leave an open store that nobody closes; `stop` waits for it."""
+        task = asyncio.create_task(self._follow(configurations), name="address spaces: a change")
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        await asyncio.shield(task)
 
     def start_uplinks(self) -> None:
         """Start to dial the peers of all spaces, also of those that are opened later."""
@@ -83,9 +77,10 @@ class TenantSpaces:
             each.space.uplinks.start()
 
     async def stop_uplinks(self) -> None:
-        """Close the connections to all peers."""
+        """Close the connections to all peers, after the changes that are in progress."""
         self._dialling = False
-        await asyncio.gather(*(each.space.uplinks.stop() for each in self._open.values()))
+        async with self._one_at_a_time:
+            await asyncio.gather(*(each.space.uplinks.stop() for each in self._open.values()))
 
     async def stop(self) -> None:
         """Close all stores, after the broker has stopped."""
@@ -129,7 +124,7 @@ class TenantSpaces:
         """Yield the problems of the spaces, with their names."""
         for name, why in self._troubles.items():
             step = f"repair it, then start the gateway again; its messages are in {word(self._folder / name)}"
-            yield FoundProblem(f"space {name}", f"it is not served: {why}", step)
+            yield FoundProblem(f"space {name}", why, step)
         for name in self._left:
             what = "it is not configured, and its stored messages wait for it"
             look = f"waypost store info --data {word(self._folder / name)}"
@@ -141,55 +136,76 @@ class TenantSpaces:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
+    async def _follow(self, configurations: Sequence[BrokerConfiguration]) -> None:
+        async with self._one_at_a_time:
+            wanted = {each.space: with_implied_addresses(each) for each in configurations}
+            failed, self._troubles = self._troubles, {}
+            for name in [name for name in self._open if name not in wanted]:
+                await self._try(name, "it is not closed completely", self._close(self._open.pop(name).space))
+            for name, configuration in wanted.items():
+                opened = self._open.get(name)
+                if opened is None:
+                    await self._try(name, "it is not served", self._serve(name, configuration))
+                elif opened.space.configuration != configuration or name in failed:
+                    change = opened.space.reconfigure(configuration)
+                    await self._try(name, "its configuration is in force in part", change)
+            self._left = await asyncio.to_thread(_stored_in, self._folder, set(wanted))
+
+    async def _try(self, name: str, failed: str, work: Awaitable[None]) -> None:
+        """Do the work for a space; note a failure, which must not concern the others."""
+        try:
+            await work
+        except (OSError, StoreError, CredentialsError) as error:
+            log.error("address space %s: %s: %s", name, failed, error)  # noqa: TRY400 - the reason, without a traceback
+            self._troubles[name] = f"{failed}: {error}"
+        except Exception as error:  # a row of a damaged page can be anything
+            log.exception("address space %s: %s", name, failed)
+            self._troubles[name] = f"{failed}: {type(error).__name__}: {error}"
+
     async def _serve(self, name: str, configuration: BrokerConfiguration) -> None:
-        """Open a space and serve it; note why not."""
-        loop, data = asyncio.get_running_loop(), self._folder / name
-        try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            store = await asyncio.to_thread(open_space_store, configuration, data, loop)
-        except (OSError, StoreError) as error:
-            self._note(name, error)
-            return
-        broker = self._broker
-        try:
+        """Open a space and serve it. Raises what prevents it, after closing all that was opened."""
+        loop, broker, data = asyncio.get_running_loop(), self._broker, self._folder / name
+        await asyncio.to_thread(make_directory, self._folder)
+        store = await asyncio.to_thread(open_space_store, configuration, data, loop)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(store.close)
+            served = broker.make_space(configuration, store)
+            undo.push_async_callback(broker.remove_space, served)
             space = GatewaySpace(
                 configuration,
                 data,
                 store,
-                partial(broker.add_space, configuration),
-                lambda changed: broker.reconfigure_space(broker.further[name], changed),
+                lambda _store: served,
+                lambda changed: broker.reconfigure_space(served, changed),
                 clock=self._clock,
             )
-        except CredentialsError as error:
-            await broker.remove_space(broker.further[name])
-            self._note(name, error)
-            return
-        opened = OpenSpace(space, ConnectorHealth(space.uplinks, lambda: space.bridge.autonomy_hours), CounterRise())
-        try:
+            undo.pop_all()
+            undo.push_async_callback(self._close, space)
             await space.uplinks.load(configuration)
             space.uplinks.configure(configuration)
             await space.start_users()
-        except CredentialsError as error:
-            await self._close(opened)
-            self._note(name, error)
-            return
-        self._open[name] = opened
+            broker.admit_space(served)
+            connectors = ConnectorHealth(space.uplinks, lambda: space.bridge.autonomy_hours)
+            self._open[name] = OpenSpace(space, connectors, CounterRise())
+            undo.pop_all()
         if self._dialling:
             space.uplinks.start()
         log.info("address space %s is served", name)
 
-    async def _close(self, opened: OpenSpace) -> None:
-        """End the connections of a space, and close its store."""
-        space = opened.space
-        await space.uplinks.stop()
-        await self._broker.remove_space(space.served)
-        await space.stop_users()
-        space.store.close()
+    async def _close(self, space: GatewaySpace) -> None:
+        """End the connections of a space, and close its store, whatever fails before."""
+        async with contextlib.AsyncExitStack() as closing:  # the last one is called first
+            closing.callback(space.store.close)
+            closing.push_async_callback(space.stop_users)
+            closing.push_async_callback(self._broker.remove_space, space.served)
+            closing.push_async_callback(space.uplinks.stop)
         log.info("address space %s is closed; its stored messages stay in %s", space.served.name, space.data)
 
-    def _note(self, name: str, error: Exception) -> None:
-        self._troubles[name] = str(error)
-        log.error("address space %s is not served: %s", name, error)
+
+def stores_in(data: Path) -> list[Path]:
+    """Return the files of all stores in the data directory of a gateway: its own one, and those of spaces."""
+    found = (data / FILE_NAME, *sorted((data / FOLDER).glob(f"*/{FILE_NAME}")))
+    return [file for file in found if file.exists()]
 
 
 def _stored_in(folder: Path, served: set[str]) -> list[str]:

@@ -95,7 +95,7 @@ class ServedSpace:
         )
         self._arrivals = MqttLanes(self.router, loop)
         self.amqp = self._make_amqp(configuration, tracer, administration)
-        self.mqtt = self._make_mqtt(limits, tracer, certificates=certificates)
+        self.mqtt = self._make_mqtt(limits, tracer, gate, _mqtt_interception(self.devices), certificates=certificates)
         self._housekeeping = Housekeeping(
             (
                 ("sessions", lambda: self.mqtt_sessions.tick(self._loop.time())),
@@ -119,19 +119,31 @@ class ServedSpace:
             tracer,
         )
 
-    def _make_mqtt(self, limits: Limits, tracer: Tracer, *, certificates: bool) -> MqttDrivers:
+    def _make_mqtt(
+        self,
+        limits: Limits,
+        tracer: Tracer,
+        gate: Authenticator,
+        interception: mqtt_interception.Interception,
+        *,
+        certificates: bool,
+    ) -> MqttDrivers:
         return MqttDrivers(
             limits,
             self.router,
             self.mqtt_sessions,
-            self.gate,
-            _mqtt_interception(self.devices),
+            gate,
+            interception,
             self._loop.time,
             self._arrivals,
             tracer,
-            self.gate.refusals,
+            gate.refusals,
             certificates=certificates,
         )
+
+    def refusing_mqtt(self, limits: Limits, tracer: Tracer, gate: Authenticator) -> MqttDrivers:
+        """Make the drivers of connections that this gate refuses, as it knows no user."""
+        return self._make_mqtt(limits, tracer, gate, mqtt_interception.NO_INTERCEPTION, certificates=False)
 
     def serves(self, driver: ConnectionDriver) -> bool:
         """Return True for a connection of this space."""

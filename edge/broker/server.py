@@ -10,12 +10,13 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from bridge.transport.driver import ConnectionDriver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.containers import ObservedConnection
-from edge.broker.configuration import BrokerConfiguration, Protocol
+from edge.broker.configuration import AuthenticationMode, BrokerConfiguration, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.listeners import BrokerListeners
@@ -31,11 +32,15 @@ from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.served_space import ServedSpace
 from edge.broker.spaces.amqp import AmqpSpaceDrivers
+from edge.broker.spaces.closed_space import ClosedSpace
 from edge.broker.spaces.fair_verification import FairVerification
 from edge.broker.spaces.mqtt import MqttSpaceDrivers
 from edge.broker.spaces.virtual_hosts import VirtualHosts
 from edge.broker.store.contract import Store
 from edge.broker.tracing.tracer import PacketTracer
+
+_CLOSED: Final = ""
+"""Name of the queue of passwords for all spaces that are not served; no `TenantSpace` has it."""
 
 
 class Broker:
@@ -65,8 +70,8 @@ class Broker:
         """Refused clients, for operators."""
         self.further: dict[str, ServedSpace] = {}
         """Further address spaces, by name."""
-        self._verification = FairVerification(self._threads, shared=lambda: bool(self.further))
-        self.gate = self._make_gate(configuration)
+        self._verification = FairVerification(self._threads, shared=lambda: self._hosts.shared)
+        self.gate = self._make_gate(configuration.space, configuration.authentication)
         self.site = _site(configuration)
         """Host names under which HTTP and WebSocket are served."""
         limits = configuration.limits
@@ -90,7 +95,7 @@ class Broker:
         self.mqtt_sessions = self.space.mqtt_sessions
         self._clock_good = clock_good
         self._subscribers_bytes_max = self.router.pool.bytes_max
-        self._hosts = VirtualHosts(self.space, self._count_for)
+        self._hosts = VirtualHosts(self.space, self._make_closed_space(), self._count_for)
         self.listeners = BrokerListeners(
             configuration,
             {Protocol.MQTT: MqttSpaceDrivers(self._hosts), Protocol.AMQP: AmqpSpaceDrivers(self._hosts)},
@@ -99,9 +104,9 @@ class Broker:
             self.admission,
             self.tracer,
             self.refusals,
-            self._hosts.note_server_name,
             data,
         )
+        self._follow_spaces()
         self._housekeeping = Housekeeping(
             (
                 ("address spaces", self._tick_spaces),
@@ -138,6 +143,7 @@ class Broker:
         self.configuration = configuration
         self.listeners.follow(configuration)
         self.space.reconfigure(configuration)
+        self._follow_spaces()
 
     @property
     def spaces(self) -> tuple[ServedSpace, ...]:
@@ -175,34 +181,48 @@ class Broker:
 
     # --- address spaces ---------------------------------------------------------------------------------------
 
-    def _make_gate(self, configuration: BrokerConfiguration) -> Authenticator:
+    def _make_gate(self, space: str, mode: AuthenticationMode) -> Authenticator:
         """Make the authenticator of one space."""
-        worker = self._verification.worker_of(configuration.space)
-        clock, mode = self._loop.time, configuration.authentication
-        return Authenticator(mode, worker=worker, clock=clock, refusals=self.refusals)
+        worker = self._verification.worker_of(space)
+        return Authenticator(mode, worker=worker, clock=self._loop.time, refusals=self.refusals)
 
-    def add_space(self, configuration: BrokerConfiguration, store: Store) -> ServedSpace:
-        """Serve a further address space. The caller makes the store, and closes it after `remove_space` or `stop`."""
+    def _make_closed_space(self) -> ClosedSpace:
+        """Make what refuses the clients of spaces that are not served."""
+        gate = self._make_gate(_CLOSED, AuthenticationMode.STANDARD)
+        return ClosedSpace(gate, self.space.refusing_mqtt(self.configuration.limits, self.tracer, gate))
+
+    def make_space(self, configuration: BrokerConfiguration, store: Store) -> ServedSpace:
+        """Make a further address space, which no client can choose before `admit_space`. The caller makes the store,
+        and closes it after `remove_space` or `stop`."""
         space: ServedSpace
-        space = ServedSpace(
-            configuration,
-            store,
-            self._make_gate(configuration),
-            lambda: self._drivers_of(space),
-            self.tracer,
-            pool=self.admission.add_space(configuration.space),
-            clock_good=self._clock_good,
-            network=NetworkFigures,  # those of the process would tell about other spaces
-            certificates=False,
-        )
+        pool = self.admission.add_space(configuration.space)
+        try:
+            space = ServedSpace(
+                configuration,
+                store,
+                self._make_gate(configuration.space, configuration.authentication),
+                lambda: self._drivers_of(space),
+                self.tracer,
+                pool=pool,
+                clock_good=self._clock_good,
+                network=NetworkFigures,  # those of the process would tell about other spaces
+                certificates=False,
+            )
+        except BaseException:
+            self.admission.remove_space(pool)
+            raise
+        return space
+
+    def admit_space(self, space: ServedSpace) -> None:
+        """Let clients choose a further address space, whose users are loaded."""
         self.further[space.name] = space
         self._follow_spaces()
-        return space
 
     async def remove_space(self, space: ServedSpace) -> None:
         """End the connections of a further space, and no longer serve it. Its messages are on disk."""
-        del self.further[space.name]
-        self._follow_spaces()
+        if self.further.get(space.name) is space:
+            del self.further[space.name]
+            self._follow_spaces()
         space.disconnect_clients()
         await asyncio.sleep(0)  # DISCONNECT and close are written at the end of this turn of the loop
         with contextlib.suppress(TimeoutError):
@@ -220,14 +240,18 @@ class Broker:
         self._follow_spaces()
 
     def _follow_spaces(self) -> None:
-        """Let new connections choose among the present spaces, which share the memory for slow subscribers equally."""
-        self._hosts.follow(self.further.values())
+        """Let new connections choose among the present spaces, which share the memory for slow subscribers equally.
+        Server names are read only while one can name a space: Python fails a handshake with a name beyond ASCII."""
+        configured = (host for each in self.configuration.spaces for host in each.hosts)
+        self._hosts.follow(self.further.values(), configured)
+        self.listeners.note_server_names(self._hosts.note_server_name if self._hosts.shared else None)
         for space in self.spaces:
             space.router.pool.bytes_max = self._subscribers_bytes_max // len(self.spaces)
 
     def _tick_spaces(self) -> None:
         for space in self.spaces:
             space.tick()
+        self._hosts.tick()
 
     def _count_for(self, driver: ConnectionDriver, space: ServedSpace) -> None:
         self.admission.choose(driver, space.pool)

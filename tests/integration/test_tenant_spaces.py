@@ -12,7 +12,7 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from proton import ConnectionException, Message, SSLDomain
+from proton import ConnectionException, Message, ProtonException, SSLDomain
 from proton.utils import BlockingConnection
 
 from tests.support.certificates import Authority
@@ -231,6 +231,17 @@ def test_certificate_is_of_the_own_space_only(site: Site) -> None:
         assert client.code == REFUSED
 
 
+def test_certificate_does_not_lead_from_another_host_into_the_own_space(site: Site) -> None:
+    issued, domain = site.authority.issue("alice"), SSLDomain(SSLDomain.MODE_CLIENT)
+    domain.set_peer_authentication(SSLDomain.ANONYMOUS_PEER)
+    domain.set_credentials(str(issued.certificate), str(issued.key), None)
+    url = f"amqps://127.0.0.1:{site.waypost.port('amqps')}"
+    more = {"ssl_domain": domain, "allowed_mechs": "EXTERNAL"}
+    BlockingConnection(url, WAIT_S, virtual_host="gateway", **more).close()
+    with pytest.raises(ProtonException):
+        BlockingConnection(url, WAIT_S, virtual_host="acme", **more)
+
+
 def connect(site: Site, username: str, password: str, **more: Any) -> BlockingConnection:
     url = f"127.0.0.1:{site.waypost.port('amqp')}"
     return BlockingConnection(
@@ -255,16 +266,21 @@ def test_amqp_refuses_users_of_other_spaces(site: Site, username: str, secret: s
         connect(site, username, f"{secret}-secret")
 
 
-def test_server_name_of_tls_chooses_the_space(site: Site) -> None:
+def connect_to_host(site: Site, host: str, password: str) -> BlockingConnection:
+    """Log in as alice over TLS with this server name."""
     url, domain = f"amqps://127.0.0.1:{site.waypost.port('amqps')}", SSLDomain(SSLDomain.MODE_CLIENT)
     domain.set_peer_authentication(SSLDomain.ANONYMOUS_PEER)
-    more = {"ssl_domain": domain, "allowed_mechs": "PLAIN", "virtual_host": "umbrella"}
-    sent = BlockingConnection(url, WAIT_S, user="alice", password="umbrella-secret", **more)
+    more = {"ssl_domain": domain, "allowed_mechs": "PLAIN", "virtual_host": host}
+    return BlockingConnection(url, WAIT_S, user="alice", password=password, **more)
+
+
+def test_server_name_of_tls_chooses_the_space(site: Site) -> None:
+    sent = connect_to_host(site, "umbrella", "umbrella-secret")
     sent.create_sender("jobs").send(Message(body="by host"))
     sent.close()
     assert site.take("umbrella") == ["by host"]
     with pytest.raises(ConnectionException, match="uthentication"):
-        BlockingConnection(url, WAIT_S, user="alice", password="own-secret", **more)
+        connect_to_host(site, "umbrella", "own-secret")
 
 
 def test_full_space_refuses_only_itself(site: Site) -> None:
@@ -320,6 +336,10 @@ def test_broken_store_of_one_space_does_not_stop_the_others(site: Site) -> None:
         assert client.code == 0
     with in_umbrella(site, client_id="refused") as refused:
         assert refused.code == REFUSED
+    with pytest.raises(ConnectionException, match="uthentication"):  # not into the own space, with its password
+        connect_to_host(site, "umbrella", "own-secret")
+    with own(site, server_name="umbrella", client_id="fallen") as fallen:
+        assert fallen.code == REFUSED
     site.waypost.stop()
     file.write_bytes(kept)
     site.waypost.start()

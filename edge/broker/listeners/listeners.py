@@ -59,11 +59,10 @@ class BrokerListeners:
         admission: Admission,
         tracer: Tracer = UNTRACED,
         refusals: RefusalJournal | None = None,
-        server_name: NoteServerName | None = None,
         data: Path | None = None,
     ) -> None:
-        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients. `server_name`,
-        `data`: see `Certificates`."""
+        """`drivers`: by protocol. `site`, `guarded`: see `Frames`. `refusals` records refused clients. `data`:
+        see `Certificates`."""
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | PlainFrames] = {}
@@ -81,7 +80,7 @@ class BrokerListeners:
             refuse = partial(self._refuse, drivers[listener.protocol], around)
             self._around[listener.name] = around
             self.by_name[listener.name] = TcpListener(listener.name, make, refuse, self.wrong_port, tracer)
-        self._server_name = server_name
+        self._server_names: NoteServerName | None = None
         self._certificates: Certificates | None = None
         self._data = data
         self._checked_at = 0.0
@@ -110,6 +109,12 @@ class BrokerListeners:
         if self._certificates is not None:
             self._certificates.close()
 
+    def note_server_names(self, note: NoteServerName | None) -> None:
+        """Call `note` with the server name of each handshake from now on; None: ignore them."""
+        self._server_names = note
+        if self._certificates is not None:
+            self._certificates.note_server_names(note)
+
     def certificates(self, name: str) -> Certificates:
         """Return the certificates of all listeners with TLS, read once. Raises ListenError."""
         if self._configuration.tls is None:
@@ -117,9 +122,10 @@ class BrokerListeners:
         if self._certificates is None:
             try:
                 tls = self._configuration.tls
-                self._certificates = Certificates(tls, server_name=self._server_name, data=self._data)
+                self._certificates = Certificates(tls, data=self._data)
             except TlsError as error:
                 raise ListenError(f"{name}: {error}") from error
+            self._certificates.note_server_names(self._server_names)
         return self._certificates
 
     def check_certificates(self, now: float) -> None:

@@ -42,16 +42,14 @@ class Certificates:
         self,
         files: TlsListener,
         protocols: Sequence[str] = (),
-        server_name: NoteServerName | None = None,
         data: Path | None = None,
     ) -> None:
-        """Read the files. `protocols`: offered by ALPN. `server_name` is called with the server name of each handshake
-        (RFC 6066 section 3). `data`: folder for answers about client certificates. Raises TlsError. Blocks for a few
-        milliseconds."""
+        """Read the files. `protocols`: offered by ALPN. `data`: folder for answers about client certificates. Raises
+        TlsError. Blocks for a few milliseconds."""
         self.files = files
         self._data = data
         self._protocols = protocols
-        self._server_name = server_name
+        self._server_name: NoteServerName | None = None
         self.trouble: str | None = None
         """Why the current files are not in use; None if they are."""
         self._stamps = _stamps(files)
@@ -62,6 +60,10 @@ class Certificates:
         self.status: CertificateStatus | None = None
         """Status of client certificates by OCSP; None without it."""
         self._follow_status(files)
+
+    def note_server_names(self, note: NoteServerName | None) -> None:
+        """Call `note` with the server name of each handshake from now on (RFC 6066 section 3); None: ignore them."""
+        self._server_name = self.context.sni_callback = note
 
     def follow(self, files: TlsListener) -> None:
         """Apply the revocation list of a changed configuration, and its OCSP."""
@@ -97,8 +99,7 @@ class Certificates:
 
     def _make_context(self) -> ssl.SSLContext:
         context = make_context(self.files, self._protocols)
-        if self._server_name is not None:
-            context.sni_callback = self._server_name
+        context.sni_callback = self._server_name
         return context
 
     def _follow_status(self, files: TlsListener) -> None:

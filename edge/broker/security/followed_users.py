@@ -60,7 +60,11 @@ class FollowedUsers:
         """Stop watching and close the file."""
         await self._watching.stop()
         async with self._busy:
-            self._file.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the file, which is not watched."""
+        self._file.close()
 
     async def _reload_changed(self) -> None:
         async with self._busy:

@@ -18,6 +18,7 @@ from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.listeners.tcp import Gone
 from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.served_space import ServedSpace
+from edge.broker.spaces.closed_space import ClosedSpace
 from edge.broker.spaces.virtual_hosts import VirtualHosts
 
 
@@ -28,7 +29,9 @@ class SpaceLogin:
         self._hosts = hosts
         self._driver: ConnectionDriver | None = None
         self._hostname: Callable[[], str] = str
-        self.space: ServedSpace = hosts.own
+        self._user = ""
+        """Name of the user in the chosen space."""
+        self.space: ServedSpace | ClosedSpace = hosts.own
         """Chosen space; the gateway's own one before the choice."""
         self.credentials = SaslCredentials(hosts.own.gate)
         """Credentials of the client in the chosen space."""
@@ -44,57 +47,61 @@ class SpaceLogin:
         return frozenset().union(*(SaslCredentials(space.gate).mechanisms for space in spaces))
 
     def plain(self, username: str, password: bytes, answer: CredentialAnswer) -> None:
-        user = self._choose(username)
-        self.credentials.plain(user, password, answer)
+        self._choose(username)
+        self.credentials.plain(self._user, password, answer)
 
     def bearer(self, message: bytes, answer: CredentialAnswer) -> None:
         self._choose("")
         self.credentials.bearer(message, answer)
 
     def scram(self, username: str) -> ScramVerifier | None:
-        user = self._choose(username)
-        return self.credentials.scram(user)
+        self._choose(username)
+        return self.credentials.scram(self._user)
 
     def failed(self, username: str) -> None:
-        self.credentials.failed(self._user(username))
+        self.credentials.failed(self._user)
 
     def succeeded(self, username: str) -> str:
-        return self.credentials.succeeded(self._user(username))
+        return self.credentials.succeeded(self._user)
 
-    def _choose(self, username: str) -> str:
-        """Choose the space; return the name of the user there."""
+    def _choose(self, username: str) -> None:
+        """Choose the space, and the name of the user there."""
         driver = self._driver
         if driver is None:
             raise LookupError("sasl-init before the connection was made")
-        self.space, user = self._hosts.choose(driver, self._hostname(), username)
+        self.space, chosen = self._hosts.choose(driver, self._hostname(), username)
         self.credentials = SaslCredentials(self.space.gate)
         self.credentials.connected(driver.wake, driver.address)
-        return user or ""
-
-    def _user(self, username: str) -> str:
-        """Return the name of the user in the chosen space."""
-        driver = self._driver
-        return username if driver is None else self._hosts.choose(driver, self._hostname(), username).user or ""
+        self._user = chosen or ""
 
 
 class AmqpArrival:
     """Owner of a connection until its open, which it passes to a session of the chosen space."""
 
-    def __init__(self, hosts: VirtualHosts, login: SpaceLogin, engine: Engine, driver: ConnectionDriver) -> None:
+    def __init__(
+        self, hosts: VirtualHosts, login: SpaceLogin, sasl: SaslServer, engine: Engine, driver: ConnectionDriver
+    ) -> None:
         self._hosts = hosts
         self._login = login
+        self._sasl = sasl
         self._engine = engine
         self._driver = driver
 
     def handle(self, events: Sequence[Any]) -> None:
-        login = self._login
-        if not self._hosts.serves(login.space):  # it was removed while the client logged in
+        login, hosts, space = self._login, self._hosts, self._login.space
+        if isinstance(space, ClosedSpace):
+            space = hosts.own  # whose session only ends the connection of the refused client
+        elif not hosts.serves(space) or self._is_elsewhere(space):
             self._driver.abort()
             return
-        self._hosts.enter(self._driver, login.space)
-        session = login.space.amqp.session(login.credentials, self._engine, self._driver)
+        hosts.enter(self._driver, space)
+        session = space.amqp.session(login.credentials, self._engine, self._driver)
         self._driver.hand_over(session)
         session.handle(events)
+
+    def _is_elsewhere(self, space: ServedSpace) -> bool:
+        """Return True if the space is the gateway's own one by a certificate, and the server name that of another."""
+        return self._sasl.done and space is self._hosts.own and bool(self._hosts.server_name(self._driver))
 
     def writable(self) -> None:
         """Do nothing: no data is pending."""
@@ -115,7 +122,7 @@ class AmqpSpaceDrivers:
     ) -> ConnectionDriver:
         """Create the driver of an accepted connection."""
         own = self._hosts.own
-        if not self._hosts.further:
+        if not self._hosts.shared:
             return own.amqp.serve(gone, identity, around, meter)
         login = SpaceLogin(self._hosts)
         sasl = SaslServer(credentials=login, external=identity)
@@ -127,4 +134,4 @@ class AmqpSpaceDrivers:
 
     def _arrive(self, login: SpaceLogin, sasl: SaslServer, engine: Engine, driver: ConnectionDriver) -> AmqpArrival:
         login.connected(driver, lambda: sasl.hostname)
-        return AmqpArrival(self._hosts, login, engine, driver)
+        return AmqpArrival(self._hosts, login, sasl, engine, driver)

@@ -12,6 +12,8 @@ from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.listeners.tcp import Gone
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import ConnectEvent
+from edge.broker.served_space import ServedSpace
+from edge.broker.spaces.closed_space import ClosedSpace
 from edge.broker.spaces.virtual_hosts import VirtualHosts
 
 
@@ -24,6 +26,7 @@ class MqttArrival:
         self._connection = connection
 
     def handle(self, events: Sequence[Any]) -> None:
+        space: ServedSpace | ClosedSpace
         space, first = self._hosts.own, events[0]
         if isinstance(first, ConnectEvent):
             space, user = self._hosts.choose(self._driver, "", first.username)
@@ -51,7 +54,7 @@ class MqttSpaceDrivers:
         meter: MemoryMeter,
     ) -> ConnectionDriver:
         """Create the driver of an accepted connection."""
-        if not self._hosts.further:
+        if not self._hosts.shared:
             return self._hosts.own.mqtt.serve(gone, identity, around, meter)
         return self._hosts.own.mqtt.drive(self._arrive, gone, identity, around, meter)
 
