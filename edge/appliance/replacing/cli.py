@@ -136,13 +136,15 @@ def _identify(data: Path) -> tuple[str, str]:
 
 
 def _count_messages(data: Path) -> int:
-    """Return the messages stored in a directory; 0 without a store. Raises StoreError."""
+    """Return the messages stored in a directory, of all address spaces; 0 without a store. Raises StoreError."""
     from edge.appliance.store.recovery.inspection import Inspection
+    from edge.appliance.tenant_spaces import stores_in
 
-    if not store_path(data).exists():
-        return 0
-    with Inspection.open(store_path(data)) as inspection:
-        return sum(max(0, log.next - log.first) for log in inspection.logs())
+    stored = 0
+    for file in stores_in(data):
+        with Inspection.open(file) as inspection:
+            stored += sum(max(0, log.next - log.first) for log in inspection.logs())
+    return stored
 
 
 def _keeping_step(data: Path) -> str:

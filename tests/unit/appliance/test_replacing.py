@@ -25,6 +25,7 @@ from edge.broker.store.moved import ARRIVING_NAME, MOVED_NAME, require_unmoved
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.support.power_cut import cut
 from tests.support.simulated_kill import SimulatedKill
+from tests.support.stores import make
 
 __all__ = ["cut"]
 
@@ -390,3 +391,18 @@ def test_command_refuses_to_discard_messages(tmp_path: Path, capsys: pytest.Capt
     assert run(["replace", "cancel", "--data", str(left), "--yes"]) == 0
     assert run(["replace", "cancel", "--data", str(left), "--yes"]) == 1
     assert os.listdir(tmp_path / "new")
+
+
+def test_messages_of_a_tenant_are_not_discarded_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The own store is empty, and a further space has acknowledged messages."""
+    left, data, archive = tmp_path / "old", tmp_path / "new", tmp_path / "hall.gateway"
+    for each in (left, data):
+        open_store(each, post=lambda _: None).close()
+    make(data / "spaces" / "acme")
+    before = (data / "spaces" / "acme" / FILE_NAME).read_bytes()
+    assert run(["replace", "export", str(archive), "--data", str(left), "--yes"]) == 0
+    assert run(["replace", "import", str(archive), "--data", str(data), "--yes"]) == 1
+    assert "messages, which would be lost" in capsys.readouterr().err
+    assert (data / "spaces" / "acme" / FILE_NAME).read_bytes() == before
+    assert run(["replace", "import", str(archive), "--data", str(data), "--discard", "--yes"]) == 0
+    assert not (data / "spaces").exists()
