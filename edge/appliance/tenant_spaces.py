@@ -51,7 +51,7 @@ class TenantSpaces:
         self._clock = clock
         self._open: dict[str, OpenSpace] = {}
         self._troubles: dict[str, str] = {}
-        """What is wrong with a configured space, by name: it is not served, or not as it is configured."""
+        """Troubles of configured spaces by name: one is not served, or not as it is configured."""
         self._left: list[str] = []
         """Names of spaces with a store that are not configured."""
         self._dialling = False
@@ -64,7 +64,7 @@ class TenantSpaces:
     async def follow(self, configurations: Sequence[BrokerConfiguration]) -> None:
         """Serve these spaces: open new ones, apply changes, close the others. A space that cannot be opened is a
         problem of its own, and is tried again with the next configuration. The work goes on when the caller is
-        cancelled, as half a change would leave an open store that nobody closes; `stop` waits for it."""
+        cancelled, as half a change would leave a store open; `stop` waits for it."""
         task = asyncio.create_task(self._follow(configurations), name="address spaces: a change")
         self._following.add(task)
         task.add_done_callback(self._following.discard)

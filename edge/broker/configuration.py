@@ -273,7 +273,8 @@ class Connector(ResourcePart, frozen=True, kw_only=True):
     type: Live[ConnectorType] = ConnectorType.WAYPOST
     """Protocol of the peer."""
     container: Live[str] = ""
-    """Our name at the peer (AMQP container-id; at a hub the gateway's name); empty: the node's own name."""
+    """Our name at the peer (AMQP container-id; at a hub the gateway's name); empty: the node's own name, in a
+    `TenantSpace` followed by ``-`` and its name."""
     tls: Live[TlsFiles | None] = None
     """Without it, plain TCP; `{}` is TLS with the system's authorities."""
     credentials: Live[PeerCredentials | None] = None

@@ -214,7 +214,7 @@ class Broker:
         return space
 
     def admit_space(self, space: ServedSpace) -> None:
-        """Let clients choose a further address space, whose users are loaded."""
+        """Let clients choose a further address space. Its users must be loaded."""
         self.further[space.name] = space
         self._follow_spaces()
 

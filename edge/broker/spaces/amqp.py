@@ -90,7 +90,7 @@ class AmqpArrival:
     def handle(self, events: Sequence[Any]) -> None:
         login, hosts, space = self._login, self._hosts, self._login.space
         if isinstance(space, ClosedSpace):
-            space = hosts.own  # whose session only ends the connection of the refused client
+            space = hosts.own  # its session only ends the connection of the refused client
         elif not hosts.serves(space) or self._is_elsewhere(space):
             self._driver.abort()
             return

@@ -10,7 +10,7 @@ from edge.broker.security.authenticator import Authenticator
 
 
 class ClosedSpace:
-    """Stands in for every space that is not served."""
+    """Refuses the clients of all spaces that are not served."""
 
     def __init__(self, gate: Authenticator, mqtt: MqttDrivers) -> None:
         """`gate` knows no user, and takes as long for a password as that of a served space. `mqtt` uses it, and accepts

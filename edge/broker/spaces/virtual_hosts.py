@@ -4,7 +4,7 @@ A connection belongs to the gateway's own space unless its client names another 
 space counts: the server name of TLS (RFC 6066 section 3), the host name of AMQP (sasl-init), the part of the user name
 after its last ``@``. The choice is made before the client authenticates, and only the users of the chosen space are
 asked: a wrong name is answered like a wrong password, and so is that of a space which is configured but not served. A
-connection whose server name is that of another space never falls back to the own one.
+connection with the server name of another space never falls back to the own one.
 """
 
 from __future__ import annotations
