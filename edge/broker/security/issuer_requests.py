@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from edge.broker.configuration import TlsFiles, TokenIssuer
+from edge.broker.security.deadline_requests import deadline_opener
 from edge.broker.security.limits import INTROSPECTION_TIMEOUT_S, ISSUER_DOCUMENT_BYTES_MAX, ISSUER_TIMEOUT_S
 from edge.broker.security.peer_tls import peer_context
 
@@ -40,13 +41,6 @@ class IssuerUnreachable(IssuerError):
 
 class TokenUnreadable(IssuerError):
     """The issuer answered 400 to a question about a token: the token is none, or something in between refuses."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which could lead from TLS to plain HTTP."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def fetch_keys(issuer: TokenIssuer) -> Any:
@@ -126,13 +120,12 @@ def _form_request(
 
 
 def _opener(issuer: TokenIssuer) -> urllib.request.OpenerDirector:
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-    if issuer.issuer.startswith("https:"):
-        try:
-            handlers.append(urllib.request.HTTPSHandler(context=peer_context(TlsFiles(ca=issuer.ca))))
-        except OSError as error:
-            raise IssuerError(str(error)) from error
-    return urllib.request.build_opener(*handlers)
+    if not issuer.issuer.startswith("https:"):
+        return deadline_opener()
+    try:
+        return deadline_opener(peer_context(TlsFiles(ca=issuer.ca)))
+    except OSError as error:
+        raise IssuerError(str(error)) from error
 
 
 def _document(
