@@ -101,6 +101,8 @@ class ClientRevocations:
 
     def is_revoked(self, certificate: bytes) -> bool:
         """Return True if a list names the certificate, also if the list has ended."""
+        if not self._lists:
+            return False
         shown = _shown(certificate)
         found = self._lists.get(shown.issuer)
         return found is not None and shown.serial in found.serials

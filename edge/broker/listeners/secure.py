@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bridge.transport.tls import TlsTransport, WrongProtocolError
@@ -137,13 +139,13 @@ class Handshakes:
         self._wrong_port = wrong_port or WrongPortReporter()
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
-        self._certified: set[TlsTransport] = set()
-        """Connections with a client certificate; at most half of them are closed."""
+        self._certified: dict[TlsTransport, str] = {}
+        """Connections with a client certificate and its digest; at most half of them are closed."""
         self._certified_max = CERTIFIED_MIN
         self._rate = rate
         self._later: asyncio.TimerHandle | None = None
         """Timer until the rate allows the next one."""
-        certificates.reviewers.append(self.review)
+        certificates.reviewers.append(self)
 
     def make(self) -> asyncio.Protocol:
         """Create the protocol of an accepted connection, for `bridge.transport.listening`."""
@@ -153,7 +155,7 @@ class Handshakes:
     async def stop(self) -> None:
         """Close all handshakes. Stop accepting connections before."""
         with contextlib.suppress(ValueError):  # already stopped
-            self._certificates.reviewers.remove(self.review)
+            self._certificates.reviewers.remove(self)
         if self._later is not None:
             self._later.cancel()
         parked, self.parked = self.parked, PendingHandshakes()
@@ -188,7 +190,7 @@ class Handshakes:
             return None
         status = self._certificates.status
         if status is None:
-            return self._admitted_with_certificate(transport)
+            return self._admitted_with_certificate(transport, _digest(certificate))
         return self._asked(transport, certificate, status)
 
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
@@ -205,50 +207,61 @@ class Handshakes:
             self._trace_refusal(transport, str(error or "the client closed the connection"))
         self._over(transport)
 
+    # --- edge.broker.listeners.tls.CertificateReviewer ----------------------------------------------------------
+
     def review(self) -> None:
-        """Close connections with a certificate that is revoked now."""
+        """Close connections with a certificate that a list revokes now."""
         self._drop_closed()
         for transport in list(self._certified):
-            certificate, status = _certificate_of(transport), self._certificates.status
-            if certificate is None:
-                continue
-            if self._certificates.revocations.is_revoked(certificate) or (
-                status is not None and status.is_revoked(certificate)
-            ):
-                log.warning(
-                    "%s: closing the connection of %s: its certificate was revoked", self._name, _remote(transport)
-                )
-                transport.abort()
-            elif status is not None:
-                status.refresh(certificate)
+            certificate = _certificate_of(transport)
+            if certificate is not None and self._certificates.revocations.is_revoked(certificate):
+                self._close_revoked(transport)
+
+    def close_revoked(self, digest: str) -> None:
+        """Close connections with a certificate that an OCSP answer revokes."""
+        for transport in [each for each, own in self._certified.items() if own == digest]:
+            self._close_revoked(transport)
+
+    def refresh(self, status: CertificateStatus) -> None:
+        """Ask about certificates of connections whose OCSP answer has ended. Called every few seconds: it takes two
+        look-ups for each connection."""
+        self._drop_closed()
+        for transport, digest in list(self._certified.items()):
+            if status.is_revoked(digest):  # as OCSP was not configured before
+                self._close_revoked(transport)
+            else:
+                status.refresh(digest, partial(_certificate_of, transport))
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _asked(self, transport: TlsTransport, certificate: bytes, status: CertificateStatus) -> asyncio.Protocol | None:
         """Return the protocol of a connection with a certificate that OCSP decides about: at once if the answer is
         known, else one that waits for it."""
-        held, known = HeldConnection(), list[str | None]()
+        held, known, digest = HeldConnection(), list[str | None](), _digest(certificate)
+
+        def admitted(transport: TlsTransport) -> asyncio.Protocol | None:
+            return self._admitted_with_certificate(transport, digest)
 
         def decided(why: str | None) -> None:
             if not later:
                 known.append(why)
             elif why is None:
-                held.release(self._admitted_with_certificate)
+                held.release(admitted)
             else:
                 self._refuse(transport, why)
                 held.refuse()
 
         later = False
-        later = not status.decide(certificate, decided)
+        later = not status.decide(digest, certificate, decided)
         if later:
             return held
         if known[0] is None:
-            return self._admitted_with_certificate(transport)
+            return admitted(transport)
         self._refuse(transport, known[0])
         return None
 
-    def _admitted_with_certificate(self, transport: TlsTransport) -> asyncio.Protocol | None:
-        self._certified.add(transport)
+    def _admitted_with_certificate(self, transport: TlsTransport, digest: str) -> asyncio.Protocol | None:
+        self._certified[transport] = digest
         if len(self._certified) >= self._certified_max:
             self._drop_closed()
         return self._admitted(transport)
@@ -259,6 +272,11 @@ class Handshakes:
         if self._others:
             admit = self._others.get(transport.get_extra_info("ssl_object").selected_alpn_protocol() or "", admit)
         return admit(identity)
+
+    def _close_revoked(self, transport: TlsTransport) -> None:
+        if not transport.is_closing():
+            log.warning("%s: closing the connection of %s: its certificate was revoked", self._name, _remote(transport))
+            transport.abort()
 
     def _refuse(self, transport: TlsTransport, why: str) -> None:
         """Record that the certificate of a connection is refused."""
@@ -273,7 +291,7 @@ class Handshakes:
             self._tracer.tls_refused(self._name, remote, why)
 
     def _drop_closed(self) -> None:
-        self._certified = {transport for transport in self._certified if not transport.is_closing()}
+        self._certified = {each: digest for each, digest in self._certified.items() if not each.is_closing()}
         self._certified_max = max(CERTIFIED_MIN, 2 * len(self._certified))
 
     def _begin(self) -> None:
@@ -327,6 +345,11 @@ def _certificate_of(transport: TlsTransport) -> bytes | None:
     secured = transport.get_extra_info("ssl_object")
     found: bytes | None = secured.getpeercert(binary_form=True) if secured is not None else None
     return found
+
+
+def _digest(certificate: bytes) -> str:
+    """Return the name under which OCSP answers are kept."""
+    return hashlib.sha256(certificate).hexdigest()
 
 
 def _remote(transport: TlsTransport) -> str:

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
 from edge.broker.listeners.revocations import ClientRevocations
@@ -35,6 +35,22 @@ class TlsError(Exception):
     """Certificate files cannot be used. The message names the file and the reason."""
 
 
+class CertificateReviewer(Protocol):
+    """Listener that knows the certificates of its open connections."""
+
+    def review(self) -> None:
+        """Close connections with a certificate that a list revokes now."""
+        ...
+
+    def close_revoked(self, digest: str) -> None:
+        """Close connections with a certificate that an OCSP answer revokes."""
+        ...
+
+    def refresh(self, status: CertificateStatus) -> None:
+        """Ask about certificates of connections whose OCSP answer has ended."""
+        ...
+
+
 class Certificates:
     """Certificate, key and trusted authorities of a TLS listener, from files."""
 
@@ -55,7 +71,7 @@ class Certificates:
         self._stamps = _stamps(files)
         self.context = self._make_context()
         self.revocations = ClientRevocations(_crl_of(files), files.client_ca, time.time)
-        self.reviewers: list[Callable[[], None]] = []
+        self.reviewers: list[CertificateReviewer] = []
         """Called by `check` or `follow` when other certificates may be revoked, and regularly with OCSP."""
         self.status: CertificateStatus | None = None
         """Status of client certificates by OCSP; None without it."""
@@ -79,9 +95,11 @@ class Certificates:
 
     def check(self) -> bool:
         """Read changed files. Return True if a new certificate is in use."""
-        if self.revocations.check() or self.status is not None:
+        if self.revocations.check():
             self._review()
         if self.status is not None:
+            for each in self.reviewers:
+                each.refresh(self.status)
             self.status.write_if_due()
         stamps = _stamps(self.files)
         if stamps == self._stamps:
@@ -112,11 +130,15 @@ class Certificates:
                 CertificateStatus,
             )
 
-            self.status = CertificateStatus(wanted, files.client_ca, self._data, time.time, self._review)
+            self.status = CertificateStatus(wanted, files.client_ca, self._data, time.time, self._close_revoked)
 
     def _review(self) -> None:
-        for review in self.reviewers:
-            review()
+        for each in self.reviewers:
+            each.review()
+
+    def _close_revoked(self, digest: str) -> None:
+        for each in self.reviewers:
+            each.close_revoked(digest)
 
 
 def _crl_of(files: TlsListener) -> str | None:

@@ -37,6 +37,8 @@ class StatusAnswer(NamedTuple):
     verdict: StatusVerdict
     read_at: float
     """Time of the request. The responder may have made the response days before."""
+    this_update: float
+    """Time at which the responder knew the status to be correct (thisUpdate)."""
     until: float | None
     """Time by which newer information is available; None: it always is."""
 
@@ -65,14 +67,15 @@ def question_about(certificate: bytes, authorities: Iterable[x509.Certificate]) 
     )
 
 
-def read_answer(response: bytes, question: StatusQuestion, now_s: float) -> StatusAnswer:
-    """Verify a response and return its answer. `now_s`: UTC seconds. Raises OcspError.
+def read_answer(response: bytes, question: StatusQuestion, now_s: float, age_s_max: float) -> StatusAnswer:
+    """Verify a response and return its answer. `now_s`: UTC seconds. `age_s_max`: age of a response that does not say
+    when newer information is available; without it a response could be replayed for years. Raises OcspError.
 
     It has to be about the certificate, signed by its issuer or by a responder that the issuer authorized (section
     4.2.2.2), and current (section 4.2.2.1).
     """
     try:
-        return _answer(ocsp.load_der_ocsp_response(response), question, now_s)
+        return _answer(ocsp.load_der_ocsp_response(response), question, now_s, age_s_max)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise OcspError(f"the response cannot be read: {error}") from None
 
@@ -80,7 +83,7 @@ def read_answer(response: bytes, question: StatusQuestion, now_s: float) -> Stat
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _answer(response: ocsp.OCSPResponse, question: StatusQuestion, now_s: float) -> StatusAnswer:
+def _answer(response: ocsp.OCSPResponse, question: StatusQuestion, now_s: float, age_s_max: float) -> StatusAnswer:
     if response.response_status is not ocsp.OCSPResponseStatus.SUCCESSFUL:
         raise OcspError(f"the responder answered {response.response_status.name.lower()}")
     _require_signature(response, question.issuer, now_s)
@@ -89,14 +92,16 @@ def _answer(response: ocsp.OCSPResponse, question: StatusQuestion, now_s: float)
     if single is None:
         raise OcspError("the response is about another certificate")
     until = single.next_update_utc.timestamp() if single.next_update_utc is not None else None
-    if single.this_update_utc.timestamp() > now_s + OCSP_CLOCK_S:
+    this_update = single.this_update_utc.timestamp()
+    if this_update > now_s + OCSP_CLOCK_S:
         raise OcspError("the response begins in the future: check the clock of the gateway")
-    if until is not None and until + OCSP_CLOCK_S <= now_s:
+    ends = until if until is not None else this_update + age_s_max
+    if ends + OCSP_CLOCK_S <= now_s:
         raise OcspError("the response has expired")
     if single.certificate_status is ocsp.OCSPCertStatus.UNKNOWN:
         raise OcspError("the responder does not know the certificate")
     revoked = single.certificate_status is ocsp.OCSPCertStatus.REVOKED
-    return StatusAnswer(StatusVerdict.REVOKED if revoked else StatusVerdict.GOOD, now_s, until)
+    return StatusAnswer(StatusVerdict.REVOKED if revoked else StatusVerdict.GOOD, now_s, this_update, until)
 
 
 def _is_about(single: ocsp.OCSPSingleResponse, asked: ocsp.OCSPRequest) -> bool:

@@ -48,6 +48,7 @@ class HeldConnection(asyncio.Protocol):
             transport.close()
             return
         received, self._received = self._received, b""
+        transport.resume_reading()  # before the protocol runs, which may pause it again
         transport.set_protocol(owner)
         owner.connection_made(transport)
         if received and not transport.is_closing():
@@ -55,5 +56,3 @@ class HeldConnection(asyncio.Protocol):
         if self._ended and not transport.is_closing():
             owner.eof_received()
             transport.close()
-        elif not transport.is_closing():
-            transport.resume_reading()
