@@ -223,7 +223,7 @@ class Handshakes:
             self._close_revoked(transport)
 
     def refresh(self, status: CertificateStatus) -> None:
-        """Ask about certificates of connections whose OCSP answer has ended. Called every few seconds: it takes two
+        """Ask about certificates again after the end of their OCSP answer. Called every few seconds: it takes two
         look-ups for each connection."""
         self._drop_closed()
         for transport, digest in list(self._certified.items()):

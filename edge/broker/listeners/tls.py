@@ -47,7 +47,7 @@ class CertificateReviewer(Protocol):
         ...
 
     def refresh(self, status: CertificateStatus) -> None:
-        """Ask about certificates of connections whose OCSP answer has ended."""
+        """Ask about certificates again after the end of their OCSP answer."""
         ...
 
 

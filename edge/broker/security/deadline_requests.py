@@ -17,7 +17,7 @@ from typing import Any
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which could lead from TLS to plain HTTP, or to a host that nobody configured."""
+    """Refuses redirects, which could lead from TLS to plain HTTP, or to a host that is not configured."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -89,7 +89,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 def deadline_opener(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
-    """Return an opener whose `timeout` is the deadline of the whole answer. `tls`: trusted authorities, by default
+    """Return an opener with its `timeout` as the deadline of the whole answer. `tls`: trusted authorities, by default
     those of the system."""
     return urllib.request.build_opener(_NoRedirect(), _HttpHandler(), _HttpsHandler(tls))
 

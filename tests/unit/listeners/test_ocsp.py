@@ -258,7 +258,7 @@ class TestStatus:
 
 
 class SilentResponder:
-    """Responder that answers once it is let go."""
+    """Responder that answers once it is released."""
 
     def __init__(self, answer: Callable[[], bytes] = response) -> None:
         self.asked = 0
