@@ -101,6 +101,7 @@ class NetworkProtocol:
         """Forget a link that has ended."""
         link = self._links.pop(key, None)
         if link is not None and link.router:
+            self.links_changed = True  # also with another link to the same neighbour: its messages take that one
             self._restate()
 
     def received(self, key: int, document: NetworkDocument, now: float) -> None:
@@ -179,9 +180,11 @@ class NetworkProtocol:
         return {key: LinkSummary(each.router, each.cost or 1) for key, each in self._links.items() if each.router}
 
     def link_to(self, router: str) -> int | None:
-        """Return the key of the cheapest link to a neighbour; None without one."""
-        keys = ((each.cost or 1, key) for key, each in self._links.items() if each.router == router)
-        return min(keys, default=(0, None))[1]
+        """Return the key of the cheapest link to a neighbour; None without one. Of equal ones it is the newest: the
+        neighbour has dialed again, and the others may be dead."""
+        keys = ((each.cost or 1, -key) for key, each in self._links.items() if each.router == router)
+        found = min(keys, default=None)
+        return None if found is None else -found[1]
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -201,6 +204,7 @@ class NetworkProtocol:
         if link.router != hello.router:
             link.router = hello.router
             self._output += [(key, record.complete()) for record in self.database]
+            self.links_changed = True
             self._restate()
         elif terms != (link.cost, link.interval_s):
             self._restate()

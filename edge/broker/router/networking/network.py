@@ -92,11 +92,11 @@ class RouterNetwork:
             return
         if peering.peer_name:
             log.warning("router network: the link to %s has ended", peering.peer_name)
+        peering.stop()
         self.protocol.lost(peering.key)
-        peering.close()
-        for remote in self._every_remote():
-            remote.drop_failed()
         self._branches = {key: each for key, each in self._branches.items() if each.peering is not peering}
+        self._flush()  # other paths first: what waits would be refused without a consumer
+        peering.close()
         self._flush()
 
     def now_s(self) -> float:
@@ -264,14 +264,11 @@ class RouterNetwork:
         """End the links for multicast messages that no path uses any more."""
         for (neighbour, address), branch in list(self._branches.items()):
             used = any(neighbour in self._children(origin, address) for origin in self.protocol.paths.tree(self.name))
-            if not used:
+            if not used or self.protocol.link_to(neighbour) != branch.peering.key:
                 del self._branches[neighbour, address]
                 branch.retire()
 
     # --- inside: paths --------------------------------------------------------------------------------------------
-
-    def _every_remote(self) -> list[RemoteConsumers]:
-        return [*self._remote.values(), *(each.remote for each in self._transit.values())]
 
     def _path_to(self, destination: str) -> Mapping[str, NetworkPath]:
         """Return the path to a router, by its name; empty without one."""

@@ -196,8 +196,9 @@ class Peering:
     def detach(self, link: Link) -> None:
         """Detach a link of ours."""
         link.bind(None)
-        self.engine.detach(link)
-        self.wake()
+        if not self.over:
+            self.engine.detach(link)
+            self.wake()
 
     # --- for the shell ------------------------------------------------------------------------------------------
 
@@ -251,9 +252,12 @@ class Peering:
     def settled(self, event: Dispositions) -> None:
         """Do nothing, likewise."""
 
-    def close(self) -> None:
-        """End all links: the connection is over for the network."""
+    def stop(self) -> None:
+        """Send nothing more: the connection is over for the network."""
         self.over = True
+
+    def close(self) -> None:
+        """End all links, after `stop`."""
         for lane in list(self.lanes):
             lane.fail()
         for arrivals in list(self.arrivals):

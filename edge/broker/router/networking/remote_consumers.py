@@ -32,11 +32,12 @@ class RemoteConsumers:
 
     def follow(self, paths: Mapping[str, NetworkPath], now_s: float) -> bool:
         """Have one link for each of these destinations. Return True if there are new ones."""
+        former: list[OutgoingLane] = []
         for lane in list(self.lanes):
             path = paths.get(lane.destination)
             if path is None or path.peering is not lane.peering:
                 self.lanes.remove(lane)
-                lane.retire()
+                former.append(lane)
             else:
                 lane.cost = path.cost
         present = {lane.destination for lane in self.lanes}
@@ -51,15 +52,13 @@ class RemoteConsumers:
             self.lanes.append(lane)
             self.group.join_remote(lane)
             made = True
+        for lane in former:
+            lane.retire()  # last: a group without consumers refuses what waits
         return made
 
     def retry_due(self, now_s: float) -> bool:
         """Return True when a link should be attached again."""
         return any(at <= now_s for at in self._refused_until.values())
-
-    def drop_failed(self) -> None:
-        """Forget links after the end of their connection."""
-        self.lanes = [lane for lane in self.lanes if not lane.peering.over]
 
     def _is_nearer_ready(self, lane: OutgoingLane) -> bool:
         """Return True while consumers with a cheaper path than this link have credit."""

@@ -1,0 +1,191 @@
+"""Direct messages keep a way when links, paths and consumers change; no sender waits without end."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.engine import DeliveryState
+from edge.broker.delivery import AnycastGroup
+from edge.broker.limits import NETWORK_LINK_RETRY_S
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal
+from edge.broker.network.statements import ANYCAST
+from tests.unit.broker.network_site import (
+    Neighbour,
+    NetworkSite,
+    SiteConsumer,
+    SiteOrigin,
+    answer,
+    message,
+    statement,
+)
+
+
+class TestSecondLinkToANeighbour:
+    """A neighbour dials again while its former connection still looks alive."""
+
+    def test_the_newer_link_takes_over_before_the_dead_one_is_noticed(self) -> None:
+        site = NetworkSite()
+        first = Neighbour(site, "b")
+        first.say(statement("b", {"a": 1}, ["ajobs", "mnews"]))
+        site.group("jobs")
+        (branch,) = site.network.sinks("news")
+        assert branch.peering is first.peering  # type: ignore[attr-defined]
+        second = Neighbour(site, "b")
+        assert site.lanes("jobs")["b"].peering is second.peering
+        (branch,) = site.network.sinks("news")
+        assert branch.peering is second.peering  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("ended", [0, 1])
+    def test_lanes_stay_when_one_of_two_links_ends(self, ended: int) -> None:
+        site = NetworkSite()
+        links = [Neighbour(site, "b") for _ in range(2)]
+        links[0].say(statement("b", {"a": 1}, ["ajobs", "mnews"]))
+        group = site.group("jobs")
+        site.network.ended(links[ended].peering)
+        left = links[1 - ended].peering
+        assert site.network.reaches(ANYCAST, "jobs")
+        lane = site.lanes("jobs")["b"]
+        assert lane.peering is left
+        site.grant(lane, 5)
+        assert group.credit == 5
+        assert [each.peering for each in site.network.sinks("news")] == [left]  # type: ignore[attr-defined]
+
+    def test_unanswered_messages_of_the_dead_link_fail_and_new_ones_take_the_other(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        links = [Neighbour(site, "b") for _ in range(2)]
+        links[0].say(statement("b", {"a": 1}, ["ajobs"]))
+        group = site.group("jobs")
+        site.grant(site.lanes("jobs")["b"], 1)
+        group.offer(origin, message(), [1])
+        group.offer(origin, message(), [2])  # waits for credit
+        site.network.ended(links[1].peering)
+        assert origin.answers == {1: Refusal.PATH_LOST}
+        lane = site.lanes("jobs")["b"]
+        site.grant(lane, 5)
+        answer(lane, 0, DeliveryState.ACCEPTED)
+        assert origin.answers == {1: Refusal.PATH_LOST, 2: "accepted"}
+
+
+class TestReturnedMessage:
+    """A message that a nearer consumer has returned goes to the next one, though the nearer one is ready."""
+
+    def test_one_that_a_consumer_here_released_goes_to_another_router(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
+        group = site.group("jobs")
+        local = SiteConsumer(credit=10)
+        group.join(local)
+        group.offer(origin, message(), [1])
+        assert local.positions == [0]
+        group.settle(local, 0, 0, DeliveryOutcome.RELEASED)
+        lane = site.lanes("jobs")["b"]
+        site.grant(lane, 3)
+        assert lane.unsettled == 1
+        answer(lane, 0, DeliveryState.ACCEPTED)
+        assert origin.answers == {1: "accepted"}
+
+    def test_all_have_released_it_and_the_sender_gets_an_answer(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1, "c": 5}, ["ajobs"]))
+        neighbour.say(statement("c", {"b": 5}, ["ajobs"]))
+        group = site.group("jobs")
+        lanes = site.lanes("jobs")
+        for lane in lanes.values():
+            site.grant(lane, 100)
+        group.offer(origin, message(), [1])
+        assert (lanes["b"].unsettled, lanes["c"].unsettled) == (1, 0)
+        answer(lanes["b"], 0, DeliveryState.RELEASED)
+        assert (lanes["b"].unsettled, lanes["c"].unsettled) == (0, 1)
+        answer(lanes["c"], 0, DeliveryState.RELEASED)
+        assert origin.answers == {1: Refusal.RELEASED}
+
+    def test_another_consumer_here_still_comes_before_another_router(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
+        group = site.group("jobs")
+        site.grant(site.lanes("jobs")["b"], 10)
+        here = [SiteConsumer(credit=10) for _ in range(2)]
+        for each in here:
+            group.join(each)
+        group.offer(origin, message(), [1])
+        (holder,) = [each for each in here if each.positions]
+        group.settle(holder, 0, 0, DeliveryOutcome.RELEASED)
+        assert [each.positions for each in here] == [[0], [0]]
+        assert site.lanes("jobs")["b"].unsettled == 0
+
+
+class TestEndedLink:
+    """A link with messages that the neighbour has ended or refused."""
+
+    def test_it_is_attached_again_for_senders_that_wait(self) -> None:
+        site = NetworkSite()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
+        site.group("jobs")
+        neighbour.end_link(site.lanes("jobs")["b"])
+        assert site.lanes("jobs") == {}
+        site.pass_time(NETWORK_LINK_RETRY_S + 1, neighbour)
+        lane = site.lanes("jobs")["b"]
+        assert lane._link in neighbour.engine.links
+
+    def test_the_same_for_messages_that_pass_through(self) -> None:
+        site = NetworkSite()
+        far, near = Neighbour(site, "b"), Neighbour(site, "c")
+        far.say(statement("b", {"a": 1}, ["ajobs"]))
+        transit = site.network._transit_to("b", "jobs")
+
+        class Arrival:
+            notified = 0
+
+            def top_up(self) -> None:
+                self.notified += 1
+
+        link = Arrival()
+        transit.arrivals.links[link] = None  # type: ignore[index]
+        assert transit.arrivals.credit_for(link) == 0  # type: ignore[arg-type]
+        far.end_link(transit.remote.lanes[0])
+        site.pass_time(NETWORK_LINK_RETRY_S + 1, far, near)
+        (lane,) = transit.remote.lanes
+        assert lane._link in far.engine.links
+        site.grant(lane, 4)
+        assert link.notified
+
+
+class TestChangedPath:
+    """Messages that wait keep waiting while their path changes."""
+
+    def test_a_statement_moves_them_to_another_neighbour(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        b, _, group = two_paths(site)
+        group.offer(origin, message(), [5])
+        assert site.lanes("jobs")["d"].peering.peer_name == "b"
+        b.say(statement("b", {"a": 1}, version=2))
+        lane = site.lanes("jobs")["d"]
+        assert lane.peering.peer_name == "c"
+        assert not origin.answers
+        site.grant(lane, 1)
+        answer(lane, 0, DeliveryState.ACCEPTED)
+        assert origin.answers == {5: "accepted"}
+
+    def test_the_end_of_a_connection_moves_them_too(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        b, _, group = two_paths(site)
+        group.offer(origin, message(), [5])
+        site.network.ended(b.peering)
+        assert not origin.answers
+        lane = site.lanes("jobs")["d"]
+        assert lane.peering.peer_name == "c"
+        site.grant(lane, 1)
+        assert lane.unsettled == 1
+
+
+def two_paths(site: NetworkSite) -> tuple[Neighbour, Neighbour, AnycastGroup]:
+    """Return the neighbours `b` and `c`, both linked to `d`, and the group of ``jobs``, which has a consumer at `d`."""
+    b, c = Neighbour(site, "b"), Neighbour(site, "c")
+    b.say(statement("b", {"a": 1, "d": 1}))
+    b.say(statement("d", {"b": 1, "c": 1}, ["ajobs"]))
+    c.say(statement("c", {"a": 1, "d": 1}))
+    return b, c, site.group("jobs")
