@@ -66,7 +66,7 @@ class ConsumerGroup:
         found: list[Consumer] = []
         for consumer in list(self.consumers):
             try:
-                if consumer.credit <= 0:
+                if consumer.credit_without(self.consumers) <= 0:
                     found.append(consumer)
             except Exception as error:
                 self.end(consumer, error)
@@ -100,7 +100,7 @@ class ConsumerGroup:
                 continue
             allowed = True
             try:
-                credit = consumer.credit
+                credit = consumer.credit if not excluded else consumer.credit_without(excluded)
             except Exception as error:
                 self.end(consumer, error)
                 return self.next_but(excluded) if self.consumers else (None, 0)

@@ -226,6 +226,10 @@ class Consumer(Protocol):
         """Messages the consumer can take now. The router never delivers more in one batch."""
         ...
 
+    def credit_without(self, others: Collection[Consumer]) -> int:
+        """Return the credit for a message that these consumers do not take: none of them comes before this one."""
+        return self.credit
+
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
         """Take one or several runs, in order, with 1 to `credit` messages in total.
 

@@ -40,11 +40,11 @@ class OutgoingLane(Consumer):
         cost: int,
         group: AnycastGroup,
         *,
-        nearer: Callable[[OutgoingLane], bool],
+        nearer: Callable[[OutgoingLane, Collection[Consumer]], bool],
         ended: Callable[[OutgoingLane], None],
     ) -> None:
-        """`nearer` returns True while consumers with a cheaper path have credit. `ended` is called when the neighbour
-        has ended the link."""
+        """`nearer` returns True while consumers with a cheaper path have credit, other than the given ones. `ended` is
+        called when the neighbour has ended the link."""
         self.name = f"router {destination}"
         self.peering = peering
         self.destination = destination
@@ -65,8 +65,11 @@ class OutgoingLane(Consumer):
 
     @property
     def credit(self) -> int:
+        return self.credit_without(())
+
+    def credit_without(self, others: Collection[Consumer]) -> int:
         own = self.own_credit
-        return 0 if own <= 0 or self._nearer(self) else own
+        return 0 if own <= 0 or self._nearer(self, others) else own
 
     @property
     def own_credit(self) -> int:

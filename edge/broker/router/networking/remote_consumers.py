@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import NETWORK_LINK_RETRY_S
+from edge.broker.model.interfaces import Consumer
 from edge.broker.router.networking.incoming_lane import ArrivalGroup
 from edge.broker.router.networking.outgoing_lane import OutgoingLane
 from edge.broker.router.networking.peering import Peering
@@ -60,11 +61,11 @@ class RemoteConsumers:
         """Return True when a link should be attached again."""
         return any(at <= now_s for at in self._refused_until.values())
 
-    def _is_nearer_ready(self, lane: OutgoingLane) -> bool:
-        """Return True while consumers with a cheaper path than this link have credit."""
-        if any(consumer.credit > 0 for consumer in self.group.consumers):
+    def _is_nearer_ready(self, lane: OutgoingLane, but: Collection[Consumer]) -> bool:
+        """Return True while consumers with a cheaper path than this link have credit. Those of `but` do not count."""
+        if any(consumer.credit > 0 for consumer in self.group.consumers if consumer not in but):
             return True
-        return any(other.cost < lane.cost and other.own_credit > 0 for other in self.lanes)
+        return any(other.cost < lane.cost and other not in but and other.own_credit > 0 for other in self.lanes)
 
     def _ended(self, lane: OutgoingLane) -> None:
         if lane in self.lanes:
