@@ -157,7 +157,7 @@ class RouterNetwork:
     def group_made(self, group: AnycastGroup) -> None:
         """Let consumers at other routers join a new group."""
         remote = self._remote[group.pattern] = RemoteConsumers(group)
-        remote.follow(self._paths_to(ANYCAST, group.pattern), self.now_s())
+        self._follow_paths(remote, self._paths_to(ANYCAST, group.pattern))
 
     def group_forgotten(self, address: str) -> None:
         """Forget a group without consumers here, without messages and without links of neighbours."""
@@ -181,9 +181,9 @@ class RouterNetwork:
         for peering in list(self.peerings.values()):
             for lane in list(peering.lanes):
                 lane.detach_idle(now_s)
-        for address, remote in self._remote.items():
+        for address, remote in list(self._remote.items()):
             if remote.retry_due(now_s):
-                remote.follow(self._paths_to(ANYCAST, address), now_s)
+                self._follow_paths(remote, self._paths_to(ANYCAST, address))
         for address, arrivals in list(self._local_arrivals.items()):
             if not arrivals.links:
                 del self._local_arrivals[address]
@@ -193,7 +193,7 @@ class RouterNetwork:
                 del self._transit[key]
                 transit.remote.follow({}, now_s)
             elif transit.remote.retry_due(now_s):
-                transit.remote.follow(self._path_to(transit.destination), now_s)
+                self._follow_transit(transit)
         self._flush()
 
     # --- inside: what has changed ---------------------------------------------------------------------------------
@@ -238,21 +238,28 @@ class RouterNetwork:
 
     def _follow(self, changed: Collection[str] | None) -> None:
         """Follow changed announcements; None: paths have changed, so everything may have."""
-        now_s = self.now_s()
         for address in self._affected(changed):
-            made = self._remote[address].follow(self._paths_to(ANYCAST, address), now_s)
-            if made:
-                self._remote[address].group.pump()
+            remote = self._remote.get(address)
+            if remote is not None:
+                self._follow_paths(remote, self._paths_to(ANYCAST, address))
         if changed is None:
-            for transit in self._transit.values():
-                transit.remote.follow(self._path_to(transit.destination), now_s)
-                transit.arrivals.credit_changed()
+            for transit in list(self._transit.values()):
+                self._follow_transit(transit)
             self._watchers.changed("#")
         if changed is None or any(name.startswith(MULTICAST) for name in changed):
             self._drop_branches()
             self._router.forget_routes()
         for name in changed or ():
             self._watchers.changed(name[1:])
+
+    def _follow_paths(self, remote: RemoteConsumers, paths: Mapping[str, NetworkPath]) -> None:
+        """Give waiting messages and senders to new links: the first look at the credit of a link attaches it."""
+        if remote.follow(paths, self.now_s()):
+            remote.group.pump()
+
+    def _follow_transit(self, transit: TransitAddress) -> None:
+        self._follow_paths(transit.remote, self._path_to(transit.destination))
+        transit.arrivals.credit_changed()
 
     def _affected(self, changed: Collection[str] | None) -> list[str]:
         """Return the addresses with groups here that announcements concern."""
@@ -323,5 +330,5 @@ class RouterNetwork:
             )
             transit = TransitAddress(destination, arrivals)
             self._transit[destination, address] = transit
-            transit.remote.follow(self._path_to(destination), self.now_s())
+            self._follow_transit(transit)
         return transit
