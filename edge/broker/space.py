@@ -43,6 +43,7 @@ class Space:
         clock_good: Callable[[], bool] = lambda: False,
         merge_live: MergeLive = unmerged,
         schedules: bool = True,
+        links_routers: bool = True,
     ) -> None:
         """`drivers` returns the connections that fill the store. `quota_bytes` limits the bodies it may keep (None: as
         many as fit on the medium above the floor of `limits`). The other parameters are the router's."""
@@ -66,6 +67,7 @@ class Space:
             limits=limits,
             soon=self._loop.call_soon,
             schedules=schedules,
+            links_routers=links_routers,
         )
         self.router.quotas.keep_free(limits.free_floor_bytes)
         self.router.quotas.bound_space(quota_bytes)

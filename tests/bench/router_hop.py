@@ -12,16 +12,24 @@ from tests.support.command import PROGRAM
 from tests.support.processes import Waypost
 
 ROUNDS = 5
-LOAD = ("-a", "jobs/x", "-c", "5", "-n", "200000", "-s", "100", "-R", "1")
+LOAD = ("-a", "jobs/x", "-c", "5", "-n", "200000", "-s", "100", "-R", "1", "-u", "all", "-P", "secret")
 CONFIG = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: {name}}}, spec: {{listeners: {{amqp: "127.0.0.1:0"}}}}}}
 ---
 {{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
-  spec: {{authenticationService: {{name: none}}{connectors}}}}}
+  spec: {{authenticationService: {{name: standard}}{connectors}}}}}
+---
+{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: default.all}},
+  spec: {{username: all, authentication: {{type: password, password: c2VjcmV0}},
+         authorization: [{{addresses: ["$network"], operations: [relay]}},
+                         {{addresses: ["jobs/#"], operations: [send, recv]}}]}}}}
 ---
 {{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.jobs}}, spec: {{address: jobs/#, type: anycast}}}}
 """
-TO = ", connectors: [{{name: far, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}]}}]"
+TO = (
+    ", connectors: [{{name: far, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}],"
+    " credentials: {{username: all, password: secret}}}}]"
+)
 
 
 def gateway(folder: Path, name: str, connectors: str = "") -> Waypost:

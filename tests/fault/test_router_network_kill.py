@@ -29,8 +29,13 @@ CONFIG = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: {name}}}, spec: {{listeners: {{amqp: "127.0.0.1:0"}}}}}}
 ---
 {{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
-  spec: {{authenticationService: {{name: none}},
-         connectors: [{{name: next, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}]}}]}}}}
+  spec: {{authenticationService: {{name: standard}},
+         connectors: [{{name: next, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}],
+                       credentials: {{username: router, password: secret}}}}]}}}}
+---
+{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: default.router}},
+  spec: {{username: router, authentication: {{type: password, password: c2VjcmV0}},
+         authorization: [{{addresses: ["$network"], operations: [relay]}}]}}}}
 """
 
 

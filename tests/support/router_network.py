@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 
 import msgspec
 
@@ -19,15 +20,19 @@ from edge.broker.configuration import (
     Connector,
     ConnectorType,
     EndpointHost,
+    AuthenticationMode,
     Listener,
+    PeerCredentials,
     Protocol,
 )
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.authorization import NETWORK, AccessRule, Operation
 from edge.broker.model.interfaces import DeliveryOutcome, Explanation, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.networking.network import RouterNetwork
 from edge.broker.router.uplinks import Uplinks
+from edge.broker.security.credentials import CredentialSnapshot, new_user, with_secret
 from edge.broker.server import Broker
 from tests.simulation.gateway import NoKey
 from tests.support.memory_store import MemoryStore
@@ -37,6 +42,13 @@ ADDRESSES = tuple(
     AddressConfiguration(AddressRule(pattern, kind))
     for pattern, kind in (("jobs/#", AddressType.ANYCAST), ("news/#", AddressType.MULTICAST))
 )
+
+
+@cache
+def _users() -> CredentialSnapshot:
+    """Return a user with the right of a router."""
+    user = new_user("router", (AccessRule((NETWORK,), frozenset((Operation.RELAY,))),))
+    return CredentialSnapshot({"router": with_secret(user, "secret", at_s=0.0)}, b"k")
 
 
 def data(body: bytes) -> bytes:
@@ -131,11 +143,13 @@ class NetworkRouter:
         self.configuration = BrokerConfiguration(
             gateway=name,
             addresses=ADDRESSES,
+            authentication=AuthenticationMode.STANDARD,
             listeners=(Listener(Protocol.AMQP, ListenEndpoint("127.0.0.1", 0)),),
             limits=Limits(free_floor_bytes=0),
         )
         self.store = MemoryStore(post=loop.call_soon_threadsafe)
         self.broker = Broker(self.configuration, self.store, resident=lambda: 0)
+        self.broker.gate.update(_users())
         self.uplinks = Uplinks(self.broker.router, self.store, NoKey())
         self.port = 0
 
@@ -155,6 +169,7 @@ class NetworkRouter:
             name=name or f"to-{port}",
             type=ConnectorType.ROUTER,
             hosts=(EndpointHost(host="127.0.0.1", port=port),),
+            credentials=PeerCredentials(username="router", password="secret"),
             router=RouterSettings(cost=cost),
         )
         connectors = (*self.configuration.connectors, connector)

@@ -160,8 +160,8 @@ class SessionLinks:
     def _attach_router(self, link: Link) -> None:
         """Accept the control link of a router: the connection belongs to a network of routers from now on."""
         peer, router = self._peer, self._router
-        if peer.grant is not None:
-            peer.require(peer.grant.may_route, "link routers over", NETWORK)
+        proven = peer.grant is not None and peer.grant.may_route  # without authentication anybody could be a router
+        peer.require(proven and router.links_routers, "link routers over", NETWORK)
         if link.is_sender or link.target.address != NETWORK:
             raise AttachRefused("amqp:not-allowed", f"the first link of a router is the one to {NETWORK!r}")
         network = router.join_network(self._engine.container_id)
@@ -205,7 +205,9 @@ class SessionLinks:
                 steps.callback(self.detached, link, closed=False, lost=lost)
 
     def detach_forbidden(self, grant: Grant) -> None:
-        """Detach the links that the new grant does not allow."""
+        """Detach the links that the new grant does not allow; a router without its right is disconnected."""
+        if self._peering is not None and not grant.may_route:
+            self._disconnect(f"the new token does not allow to link routers over {NETWORK!r}")
         for link, attachment in list(self._attached.items()):
             if attachment.allowed is not None and not attachment.allowed(grant):
                 self._detach(link, denied("the new token does not allow this"))

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection, Iterator, Mapping
 
 from edge.broker.limits import NETWORK_ANNOUNCED_MAX, NETWORK_ROUTERS_MAX
-from edge.broker.network.statements import Statement
+from edge.broker.network.statements import NUMBER_MAX, Statement
 
 
 class Applied(enum.Enum):
@@ -50,9 +50,13 @@ class RouterRecord:
         self.announced.update(dict.fromkeys(added))
         return Statement(self.router, self.instance, self.version, before, self.neighbours, list(added), list(removed))
 
-    def outdo(self, instance: int) -> None:
-        """Become newer than all statements of this instance: a former process of the same name has made them."""
-        self.instance, self.version = instance + 1, self.version + 1
+    def outdo(self, instance: int, version: int) -> None:
+        """Become newer than all statements of this instance: a former process of the same name has made them. After the
+        last instance, which is forged, become newer than this version."""
+        if instance < NUMBER_MAX:
+            self.instance, self.version = instance + 1, self.version + 1
+        else:
+            self.instance, self.version = instance, version + 1
 
 
 class LinkStateDatabase:

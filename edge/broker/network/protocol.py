@@ -21,7 +21,7 @@ from edge.broker.limits import (
 )
 from edge.broker.network.database import Applied, LinkStateDatabase, RouterRecord
 from edge.broker.network.paths import PathTable
-from edge.broker.network.statements import VERSION, Hello, NetworkDocument, Statement, StatementRequest
+from edge.broker.network.statements import NUMBER_MAX, VERSION, Hello, NetworkDocument, Statement, StatementRequest
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class LinkFault(enum.Enum):
     VERSION = "the peer speaks another version of the routers' protocol"
     TOO_MANY = "this router has as many neighbours as it takes"
     SILENT = "the peer has not greeted in time"
+    RENAMED = "the peer has changed its name"
 
 
 class _RouterLink:
@@ -214,6 +215,8 @@ class NetworkProtocol:
             return LinkFault.VERSION
         if hello.router == self.router:
             return LinkFault.SAME_NAME
+        if link.router and hello.router != link.router:
+            return LinkFault.RENAMED
         routers = {each.router for each in self._links.values() if each.router}
         if not link.router and hello.router not in routers and len(routers) >= NETWORK_NEIGHBOURS_MAX:
             return LinkFault.TOO_MANY
@@ -255,13 +258,16 @@ class NetworkProtocol:
             return
         if self.clashing and now - self._clashes[-1] < CLASH_ANSWER_S:
             return  # the other one answers as well, without an end
+        if statement.version > NUMBER_MAX // 2 and statement.instance == NUMBER_MAX:
+            log.error("router network: a neighbour passes on a forged statement in the name %r", self.router)
+            return
         self._clashes = [at for at in self._clashes if now - at < NETWORK_GONE_S] + [now]
         if len(self._clashes) > CLASHES_MAX and not self.clashing:
             self.clashing = True
             log.error(
                 "router network: another router is called %r too; give each gateway a name of its own", self.router
             )
-        self._own.outdo(statement.instance)
+        self._own.outdo(statement.instance, statement.version)
         self._pass_on(self._own.complete(), None)
 
     def _pass_on(self, statement: Statement, received_over: int | None) -> None:

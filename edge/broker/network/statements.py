@@ -21,7 +21,8 @@ RouterName = Annotated[
 ]
 """Name of a router; traces separate names by commas."""
 LinkCost = Annotated[int, msgspec.Meta(ge=1, le=ROUTER_COST_MAX)]
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+NUMBER_MAX: Final = 2**62
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Announced = Annotated[str, msgspec.Meta(min_length=2, max_length=NETWORK_NAME_BYTES_MAX + 1, pattern=r"\A[am]")]
 
 ANYCAST: Final = "a"

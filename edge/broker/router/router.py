@@ -120,11 +120,14 @@ class Router:
         limits: Limits | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
         schedules: bool = True,
+        links_routers: bool = True,
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
         `soon` is that of `ReadySet`. `policies` are by pattern of the rule, those of subscriptions by ``topic::name``.
         `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines live subscriptions that get a single
-        copy. `limits` bound names of clients (None: defaults). `schedules`: messages may request a delivery time."""
+        copy. `limits` bound names of clients (None: defaults). `schedules`: messages may request a delivery time.
+        `links_routers`: other routers may link to this one."""
+        self.links_routers = links_routers
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns, self.now_s = clock_ns, now_s
         self.clock = MessageClock(clock_ns, clock_good, now_s)

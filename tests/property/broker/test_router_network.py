@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import deque
 from itertools import count
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.broker.limits import NETWORK_GONE_S, NETWORK_HELLOS_MISSED_MAX
 from edge.broker.network.protocol import LinkFault, NetworkProtocol
-from edge.broker.network.statements import NetworkDocument, decode_document, encode_document
+from edge.broker.network.statements import (
+    VERSION,
+    Hello,
+    NetworkDocument,
+    Statement,
+    decode_document,
+    encode_document,
+)
 
 NAMES = "abcdef"
 ADDRESSES = ("ajobs", "ajobs/#", "mnews", "mnews/+")
@@ -227,3 +235,37 @@ def test_two_routers_of_one_name_do_not_answer_each_other_without_end() -> None:
     network.link("y", "m", 1)
     network.settle()
     assert any(twin.clashing for twin in twins)
+
+
+def linked() -> Network:
+    network = Network()
+    for name in "ab":
+        network.boot(name, 1)
+    network.link("a", "b", 1)
+    network.settle()
+    return network
+
+
+def test_a_neighbour_keeps_its_name() -> None:
+    network = linked()
+    router = network.routers["a"]
+    (key,) = router.links
+    router.received(key, Hello("c", VERSION), network.now)
+    ((_, _, fault),) = network.collect("a")
+    assert fault is LinkFault.RENAMED
+    assert router.links[key].router == "b"
+
+
+@pytest.mark.parametrize("version", [0, 7, 2**62])
+def test_a_forged_statement_of_the_last_instance_does_not_spoil_ours(version: int) -> None:
+    network = linked()
+    a, b = network.routers["a"], network.routers["b"]
+    (key,) = a.links
+    a.received(key, Statement("a", 2**62, version, 0, {}, ["aforged"]), network.now)
+    network.collect("a")  # encodes and decodes: every document is valid
+    a.announce(["ajobs"], [])
+    network.collect("a")
+    network.settle()
+    record = b.database.get("a")
+    assert record is not None
+    assert set(record.announced) == {"ajobs"}
