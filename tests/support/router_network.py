@@ -16,11 +16,11 @@ from bridge.plain import body_of
 from bridge.resources.endpoint import ListenEndpoint
 from edge.broker.configuration import (
     AddressConfiguration,
+    AuthenticationMode,
     BrokerConfiguration,
     Connector,
     ConnectorType,
     EndpointHost,
-    AuthenticationMode,
     Listener,
     PeerCredentials,
     Protocol,

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.engine import DeliveryState
 from edge.broker.delivery import AnycastGroup
-from edge.broker.limits import NETWORK_LINK_RETRY_S
+from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S, NETWORK_LINKS_MAX
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal
 from edge.broker.network.statements import ANYCAST
 from tests.unit.broker.network_site import (
@@ -189,3 +189,30 @@ def two_paths(site: NetworkSite) -> tuple[Neighbour, Neighbour, AnycastGroup]:
     b.say(statement("d", {"b": 1, "c": 1}, ["ajobs"]))
     c.say(statement("c", {"a": 1, "d": 1}))
     return b, c, site.group("jobs")
+
+
+class TestMulticastNames:
+    """Clients publish to ever new multicast names."""
+
+    def test_branches_of_unused_names_are_forgotten_with_their_routes(self) -> None:
+        site = NetworkSite()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["mnews/#"]))
+        for number in range(50):
+            site.network.sinks(f"news/{number}")
+        assert len(neighbour.peering.lanes) == 50
+        before = site.forgotten_routes
+        site.pass_time(2 * NETWORK_LINK_IDLE_S, neighbour)
+        assert not site.network._branches
+        assert not neighbour.peering.lanes
+        assert site.forgotten_routes == before + 1
+        assert site.network.sinks("news/1")
+
+    def test_their_number_is_bounded(self) -> None:
+        site = NetworkSite()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["mnews/#"]))
+        for number in range(NETWORK_LINKS_MAX + 10):
+            site.network.sinks(f"news/{number}")
+        assert len(site.network._branches) == NETWORK_LINKS_MAX
+        assert site.network.sinks("news/0")

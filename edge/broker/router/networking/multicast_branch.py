@@ -127,6 +127,10 @@ class MulticastBranch(Consumer):
             self._link = None
             self.peering.detach(link)
 
+    def is_unused(self, now_s: float) -> bool:
+        """Return True when no message has come since long ago."""
+        return self._link is None and not self._sizes and now_s - self._used_s > NETWORK_LINK_IDLE_S
+
     def _release(self) -> None:
         self.peering.count(-sum(self._sizes.values()))
         self._sizes.clear()

@@ -17,6 +17,7 @@ from bridge.sections import plain_data
 from edge.broker.delivery import AnycastGroup
 from edge.broker.delivery.anycast import HeldMessages
 from edge.broker.delivery.batches import offer_of
+from edge.broker.limits import NETWORK_LINKS_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import MessageCounts, Origin
 from edge.broker.model.topics import is_filter
@@ -181,6 +182,7 @@ class RouterNetwork:
         for peering in list(self.peerings.values()):
             for lane in list(peering.lanes):
                 lane.detach_idle(now_s)
+        self._forget_branches(now_s)
         for address, remote in list(self._remote.items()):
             if remote.retry_due(now_s):
                 self._follow_paths(remote, self._paths_to(ANYCAST, address))
@@ -275,6 +277,14 @@ class RouterNetwork:
                 del self._branches[neighbour, address]
                 branch.retire()
 
+    def _forget_branches(self, now_s: float) -> None:
+        """Forget branches that are unused, with the routes that lead there: clients may publish to ever new names."""
+        unused = [key for key, branch in self._branches.items() if branch.is_unused(now_s)]
+        for key in unused:
+            self._branches.pop(key).retire()
+        if unused:
+            self._router.forget_routes()
+
     # --- inside: paths --------------------------------------------------------------------------------------------
 
     def _path_to(self, destination: str) -> Mapping[str, NetworkPath]:
@@ -306,8 +316,8 @@ class RouterNetwork:
             if branch is None:
                 key = self.protocol.link_to(neighbour)
                 peering = self.peerings.get(key) if key is not None else None
-                if peering is None:
-                    continue
+                if peering is None or len(self._branches) >= NETWORK_LINKS_MAX * len(self.peerings):
+                    continue  # without a link of its own a new name waits until others are unused
                 branch = self._branches[neighbour, address] = MulticastBranch(peering, address, self._router.pool)
             found.append(branch)
         return found
