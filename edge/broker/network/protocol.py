@@ -122,6 +122,12 @@ class NetworkProtocol:
             if record is not None:
                 self._output.append((key, record.complete()))
 
+    def heard(self, key: int, at: float) -> None:
+        """Note that something has arrived over a link: greetings wait behind messages."""
+        link = self._links.get(key)
+        if link is not None:
+            link.heard_at = max(link.heard_at, at)
+
     def announce(self, added: Collection[str], removed: Collection[str]) -> None:
         """State that consumers of these addresses have come or gone. Addresses beyond the limit wait for room."""
         announced = self._own.announced

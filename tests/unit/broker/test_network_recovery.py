@@ -8,6 +8,7 @@ from bridge.engine import DeliveryState
 from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S, NETWORK_LINKS_MAX
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal
+from edge.broker.network.protocol import LinkFault
 from edge.broker.network.statements import ANYCAST
 from tests.unit.broker.network_site import (
     Neighbour,
@@ -216,3 +217,22 @@ class TestMulticastNames:
             site.network.sinks(f"news/{number}")
         assert len(site.network._branches) == NETWORK_LINKS_MAX
         assert site.network.sinks("news/0")
+
+
+class TestBusyNeighbour:
+    """The greetings of a neighbour wait behind its messages."""
+
+    def test_one_that_answers_messages_is_not_silent(self) -> None:
+        site, origin = NetworkSite(), SiteOrigin()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
+        group = site.group("jobs")
+        lane = site.lanes("jobs")["b"]
+        site.grant(lane, 1_000)
+        for number in range(40):
+            group.offer(origin, message(), [number])
+            answer(lane, number, DeliveryState.ACCEPTED)
+            site.pass_time(0.25)
+        assert not neighbour.ended_for
+        site.pass_time(2)
+        assert neighbour.ended_for == [LinkFault.SILENT.value]

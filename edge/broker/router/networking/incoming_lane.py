@@ -84,6 +84,7 @@ class IncomingLane(Origin):
     def received(self, event: Transfers) -> None:
         """Publish the messages of one read in as few runs as possible."""
         self._peering.received += len(event.messages)
+        self._peering.heard()
         bodies = self._peering.engine.strip_header(event.messages, self._start) if self._start else None
         if bodies is None or event.settled or not self._passes(self._read.trace):
             self._publish_each(event)

@@ -90,6 +90,7 @@ class MulticastBranch(Consumer):
 
     def accepted(self, tags: list[int]) -> None:
         """Forget answered messages."""
+        self.peering.heard()
         take = self._sizes.pop
         self.peering.count(-sum(take(tag, 0) for tag in tags))
 

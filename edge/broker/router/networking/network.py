@@ -178,6 +178,8 @@ class RouterNetwork:
     def tick(self) -> None:
         """Greet neighbours, and find silent ones. Called in each housekeeping."""
         now_s = self.now_s()
+        for peering in self.peerings.values():
+            self.protocol.heard(peering.key, peering.heard_s)
         self.protocol.tick(now_s)
         for peering in list(self.peerings.values()):
             for lane in list(peering.lanes):

@@ -113,11 +113,13 @@ class OutgoingLane(Consumer):
 
     def accepted(self, tags: list[int]) -> None:
         """Process messages that were accepted and settled."""
+        self.peering.heard()
         tags.sort()
         self._settle((tag, DeliveryOutcome.ACCEPTED) for tag in tags)
 
     def settled(self, event: Dispositions) -> None:
         """Process other outcomes."""
+        self.peering.heard()
         answers: list[tuple[int, DeliveryOutcome]] = []
         lost: list[int] = []
         for tag, state, remotely_settled, detail in sorted(event.items, key=_tag_of):

@@ -128,6 +128,8 @@ class Peering:
         self.disconnect = disconnect
         self.peer_name = ""
         """Name of the neighbour; empty before its first greeting."""
+        self.heard_s = 0.0
+        """Time at which the last messages or answers arrived."""
         self.sent = self.received = 0
         """Messages since the connection opened."""
         self.lanes: dict[SendingLane, None] = {}
@@ -146,6 +148,10 @@ class Peering:
     def now_s(self) -> float:
         """Return monotonic seconds."""
         return self.network.now_s()
+
+    def heard(self) -> None:
+        """Note that the neighbour is alive."""
+        self.heard_s = self.now_s()
 
     @property
     def unanswered_bytes(self) -> int:
