@@ -632,8 +632,14 @@ trip."""
 NETWORK_LINK_RETRY_S: Final = 5.0
 """Time after which a link that a neighbour has refused is attached again."""
 
-NETWORK_IN_FLIGHT_BYTES_MAX: Final = 8 * MIB
-"""Bytes of messages that a neighbour has not answered; above it none is sent to it."""
+NETWORK_IN_FLIGHT_BYTES_MAX: Final = 32 * MIB
+"""Bytes of messages that a neighbour has not answered; above it only links without unanswered messages send to it."""
+
+NETWORK_LANE_BYTES_MAX: Final = 4 * MIB
+"""The same of one link between routers, which is for one address: a consumer that never answers stops no others."""
+
+NETWORK_MESSAGE_BYTES: Final = 200
+"""Memory of an unanswered message besides its body, counted with it."""
 
 NETWORK_GONE_S: Final = 60.0
 """Time for which the last statement of a router that cannot be reached is kept: it may come back over another link."""

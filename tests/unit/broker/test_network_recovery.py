@@ -6,7 +6,12 @@ import pytest
 
 from bridge.engine import DeliveryState
 from edge.broker.delivery import AnycastGroup
-from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S, NETWORK_LINKS_MAX
+from edge.broker.limits import (
+    NETWORK_IN_FLIGHT_BYTES_MAX,
+    NETWORK_LINK_IDLE_S,
+    NETWORK_LINK_RETRY_S,
+    NETWORK_LINKS_MAX,
+)
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal
 from edge.broker.network.protocol import LinkFault
 from edge.broker.network.statements import ANYCAST
@@ -236,3 +241,25 @@ class TestBusyNeighbour:
         assert not neighbour.ended_for
         site.pass_time(2)
         assert neighbour.ended_for == [LinkFault.SILENT.value]
+
+
+def test_a_consumer_that_never_answers_stops_no_other_address() -> None:
+    site, origin = NetworkSite(), SiteOrigin()
+    neighbour = Neighbour(site, "b")
+    names = [f"slow/{number}" for number in range(10)]
+    neighbour.say(statement("b", {"a": 1}, ["ajobs", *(f"a{name}" for name in names)]))
+    body = b"\x00\x53\x75\xb0" + (1_000_000).to_bytes(4, "big") + b"x" * 1_000_000
+    groups = {name: site.group(name) for name in [*names, "jobs"]}
+    for name in names:
+        site.grant(site.lanes(name)["b"], 1_000)
+        for number in range(4):
+            groups[name].offer(origin, message(name, body), [number])
+    assert neighbour.peering.unanswered_bytes > NETWORK_IN_FLIGHT_BYTES_MAX
+    lane = site.lanes("jobs")["b"]
+    site.grant(lane, 100)
+    assert groups["jobs"].credit == 100
+    slow = site.lanes(names[0])["b"]
+    assert slow.credit == 0
+    for tag in range(slow.unsettled):
+        answer(slow, tag, DeliveryState.ACCEPTED)
+    assert slow.credit

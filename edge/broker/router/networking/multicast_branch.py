@@ -8,7 +8,7 @@ from bridge.engine import Dispositions, Link
 from bridge.message import Stored
 from edge.broker.delivery import TransientSubscription, WaitingPool
 from edge.broker.delivery.batches import LiveOffer
-from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S
+from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S, NETWORK_MESSAGE_BYTES
 from edge.broker.message.translation import amqp_messages
 from edge.broker.model.interfaces import Consumer, Subscription
 from edge.broker.network.statements import MULTICAST
@@ -30,6 +30,7 @@ class MulticastBranch(Consumer):
         self._tag = 0
         self._used_s = peering.now_s()
         self._retry_at_s = 0.0
+        self._bytes = 0
         self._sizes: dict[int, int] = {}
         """Sizes of unanswered messages, by tag."""
         peering.lanes[self] = None
@@ -49,7 +50,7 @@ class MulticastBranch(Consumer):
     @property
     def credit(self) -> int:
         link = self._link
-        if self._ended or self.peering.full:
+        if self._ended or self.peering.is_full(self._bytes):
             return 0
         if link is None:
             if self.peering.now_s() >= self._retry_at_s:
@@ -68,11 +69,11 @@ class MulticastBranch(Consumer):
             return
         limit = link.max_message_size
         messages = [message for message in messages if not limit or len(message) <= limit]
-        first, sizes = self._tag, [len(message) for message in messages]
+        first, sizes = self._tag, [NETWORK_MESSAGE_BYTES + len(message) for message in messages]
         self._tag += len(messages)
         self.peering.engine.send_all(link, first, messages)
         self._sizes.update(enumerate(sizes, first))
-        self.peering.count(sum(sizes))
+        self._count(sum(sizes))
         self.peering.sent += len(messages)
         self.peering.wake()
 
@@ -92,14 +93,14 @@ class MulticastBranch(Consumer):
         """Forget answered messages."""
         self.peering.heard()
         take = self._sizes.pop
-        self.peering.count(-sum(take(tag, 0) for tag in tags))
+        self._count(-sum(take(tag, 0) for tag in tags))
 
     def settled(self, event: Dispositions) -> None:
         """Forget answered messages: whatever the answer, each router gets one copy at most."""
         for tag, _, remotely_settled, _ in event.items:
             if not remotely_settled:
                 self.peering.engine.settle_sent(event.link, tag)
-            self.peering.count(-self._sizes.pop(tag, 0))
+            self._count(-self._sizes.pop(tag, 0))
 
     def detached(self) -> None:
         """Process the end of the link by the neighbour: a message attaches it again later."""
@@ -132,6 +133,15 @@ class MulticastBranch(Consumer):
         """Return True when no message has come since long ago."""
         return self._link is None and not self._sizes and now_s - self._used_s > NETWORK_LINK_IDLE_S
 
+    def _count(self, change: int) -> None:
+        """Count unanswered bytes, and continue when there is room again."""
+        was_full = self.peering.is_full(self._bytes)
+        self._bytes += change
+        self.peering.count(change)
+        if was_full and not self.peering.is_full(self._bytes):
+            self.flow()
+
     def _release(self) -> None:
-        self.peering.count(-sum(self._sizes.values()))
+        freed = sum(self._sizes.values())
         self._sizes.clear()
+        self._count(-freed)

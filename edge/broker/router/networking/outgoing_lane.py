@@ -13,7 +13,7 @@ from bridge.engine import Condition, DeliveryState, Dispositions, Link
 from bridge.message import Stored
 from edge.broker.delivery import AnycastGroup
 from edge.broker.delivery.batches import EncodedBatch
-from edge.broker.limits import NETWORK_LINK_IDLE_S
+from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_MESSAGE_BYTES
 from edge.broker.message.translation import amqp_messages
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, Subscription
 from edge.broker.network.statements import ANYCAST
@@ -59,6 +59,7 @@ class OutgoingLane(Consumer):
         self._used_s = 0.0
         self._outstanding: dict[int, tuple[int, int]] = {}
         """Position and size of unanswered messages, by tag."""
+        self._bytes = 0
         peering.lanes[self] = None
 
     # --- from the group -----------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class OutgoingLane(Consumer):
     def own_credit(self) -> int:
         """Credit that the neighbour has granted. The first look at it attaches the link."""
         link = self._link
-        if self._retired or self.peering.full:
+        if self._retired or self.peering.is_full(self._bytes):
             return 0
         if link is None:
             self._used_s = self.peering.now_s()
@@ -176,7 +177,7 @@ class OutgoingLane(Consumer):
     def _fail(self, tags: Sequence[int]) -> None:
         """Answer messages that a consumer may have processed, though its answer cannot arrive."""
         failed = [self._outstanding.pop(tag) for tag in tags]
-        self.peering.count(-sum(size for _, size in failed))
+        self._count(-sum(size for _, size in failed))
         self._group.fail(self, [position for position, _ in failed], Refusal.PATH_LOST)
 
     def _send(self, positions: Sequence[int], messages: list[bytes]) -> None:
@@ -194,8 +195,9 @@ class OutgoingLane(Consumer):
         self._tag += len(messages)
         self._used_s = self.peering.now_s()
         self.peering.engine.send_all(link, first, messages)
-        self._outstanding.update(enumerate(zip(positions, map(len, messages), strict=True), first))
-        self.peering.count(sum(map(len, messages)))
+        sizes = [NETWORK_MESSAGE_BYTES + len(message) for message in messages]
+        self._outstanding.update(enumerate(zip(positions, sizes, strict=True), first))
+        self._count(sum(sizes))
         self.peering.sent += len(messages)
         self.peering.wake()
 
@@ -218,9 +220,17 @@ class OutgoingLane(Consumer):
             current = outcome
         if first >= 0:
             self._group.settle(self, first, last, current)
-        self.peering.count(-size)
+        self._count(-size)
         if self._retired and not self._outstanding:
             self._finish()
+
+    def _count(self, change: int) -> None:
+        """Count unanswered bytes, and continue when there is room again."""
+        was_full = self.peering.is_full(self._bytes)
+        self._bytes += change
+        self.peering.count(change)
+        if was_full and not self.peering.is_full(self._bytes):
+            self.flow()
 
     def _finish(self) -> None:
         link, self._link = self._link, None

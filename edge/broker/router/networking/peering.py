@@ -15,6 +15,7 @@ import msgspec
 from bridge.engine import Condition, Dispositions, Engine, Link, Transfers, describe_condition
 from edge.broker.limits import (
     NETWORK_IN_FLIGHT_BYTES_MAX,
+    NETWORK_LANE_BYTES_MAX,
     NETWORK_LINKS_MAX,
     NETWORK_STATEMENT_BYTES_MAX,
     NETWORK_STATEMENTS_WAITING_BYTES_MAX,
@@ -158,17 +159,26 @@ class Peering:
         """Bytes of messages that the neighbour has not answered."""
         return self._in_flight_bytes
 
-    @property
-    def full(self) -> bool:
-        """True while the neighbour has too many bytes to answer, or the connection is over."""
-        return self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX or self.over
+    def is_full(self, lane_bytes: int) -> bool:
+        """Return True while a link with this many unanswered bytes may send nothing more. One without any always may,
+        so that none waits for the consumers of others."""
+        if self.over or lane_bytes == 0:
+            return self.over
+        return lane_bytes >= NETWORK_LANE_BYTES_MAX or self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX
 
     def count(self, change: int) -> None:
-        """Add bytes of unanswered messages; negative: they were answered. Lanes continue when there is room again."""
+        """Add bytes of unanswered messages; negative: they were answered. Lanes continue, in turns, when there is room
+        again."""
         was_full = self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX
         self._in_flight_bytes += change
-        if was_full and not self.full:
-            for lane in list(self.lanes):
+        if not was_full:
+            return
+        for lane in list(self.lanes):
+            if self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX or self.over:
+                return
+            if lane in self.lanes:
+                del self.lanes[lane]
+                self.lanes[lane] = None
                 lane.flow()
 
     def greeted_by(self, name: str) -> None:
@@ -226,6 +236,10 @@ class Peering:
             self.engine.accept(link, max_message_size=NETWORK_STATEMENT_BYTES_MAX)
             link.bind(_ControlReceiver(self, link))
             self.engine.grant(link, _CONTROL_CREDIT)
+            self.wake()
+            return
+        if self.over:
+            self.engine.refuse(link, Condition("amqp:not-allowed", "this connection is no longer part of the network"))
             self.wake()
             return
         made = self.network.make_arrivals(self, link)
