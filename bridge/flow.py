@@ -39,8 +39,8 @@ class Outcomes(NamedTuple):
 
     accepted: Any
     rejected: Any
-    returned: Any = None
-    """Outcome of a message that no peer has taken; None: no sender returns any."""
+    expired: Any = None
+    """Outcome of a message that expired while its sender had it; None: no sender has any."""
 
 
 class Piece(NamedTuple):

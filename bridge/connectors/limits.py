@@ -212,5 +212,28 @@ LORAWAN_HANDED_AGAIN_UPLINKS: Final = 3
 LORAWAN_HANDED_AGAIN_S: Final = 60.0
 """Seconds without an answer of ChirpStack after which it gets a downlink of a device that listens again."""
 
-LORAWAN_ANSWERS_REMEMBERED_MAX: Final = 1_000
-"""Answers about downlinks that are remembered until the command comes again, after a break."""
+LORAWAN_HAND_OVERS_MAX: Final = 5
+"""Times that ChirpStack gets a downlink without any answer before it is rejected. ChirpStack sends no event when it
+cannot queue a downlink, for example of a device that it does not know."""
+
+LORAWAN_ACKNOWLEDGE_UPLINKS: Final = 5
+"""Uplinks after `txack` without an `ack` that count as a try; ChirpStack answers at the first one, so it was lost."""
+
+LORAWAN_ACKNOWLEDGE_S: Final = 300.0
+"""Seconds after `txack` without an `ack` of a device that listens that count as a try; profiles of devices have
+timeouts of some seconds."""
+
+LORAWAN_EXPIRY_GRACE_S: Final = 10.0
+"""Seconds after its end in which a downlink that ChirpStack has does not expire: its `txack` may be on its way."""
+
+LORAWAN_EXPIRY_CHECK_S: Final = 60.0
+"""Longest time in seconds between two looks whether a command has expired; the clock may be set in between."""
+
+LORAWAN_HELD_PER_DEVICE_MAX: Final = 100
+"""Commands that wait for one device; further ones are rejected, so that a dead device does not stop all others."""
+
+LORAWAN_REMEMBERED_MAX: Final = LORAWAN_HELD_MAX
+"""Downlinks of which the progress is remembered until the command comes again, after a break."""
+
+LORAWAN_DEVICES_MAX: Final = 2 * LORAWAN_HELD_MAX
+"""Devices that are known by their last event; a forgotten one of class B or C gets commands after its next event."""

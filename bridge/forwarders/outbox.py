@@ -109,10 +109,10 @@ class Outlet:
         return None
 
     def settle(self, piece: Piece, outcome: ForwardOutcome, why: str) -> None:
-        """Settle a whole piece as accepted or rejected by the peer, or returned to its address."""
-        if outcome is ForwardOutcome.RETURNED:
+        """Settle a whole piece as accepted or rejected by the peer, or as expired."""
+        if outcome is ForwardOutcome.EXPIRED:
             self.figures.expired += piece.messages
-            self.flow.finish((piece,), self._outcomes.returned)
+            self.flow.finish((piece,), self._outcomes.expired)
         elif outcome is ForwardOutcome.REJECTED:
             self.figures.rejected += piece.messages
             log.error("%s: the peer rejected %d messages: %s", self.name, piece.messages, why)

@@ -14,5 +14,5 @@ class ForwardOutcome(enum.Enum):
     """The receiver will never take it: the message is at fault."""
     RELEASED = "released"
     """The receiver does not take it now; it is sent again before any later message."""
-    RETURNED = "returned"
-    """It goes back to its address, which drops it if its time to live is over."""
+    EXPIRED = "expired"
+    """Its time to live has passed, by the gateway's judgement or the receiver's; the address drops it."""

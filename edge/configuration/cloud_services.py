@@ -20,6 +20,7 @@ from bridge.forwarders.shared_access import device_key
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
 from edge.broker.configuration import Connector, ConnectorType, Direction
+from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import is_filter
 from edge.configuration.loops import remote_of
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec
@@ -81,14 +82,14 @@ def service_addresses(resources: Sequence[Resource]) -> Errors:
 def _chirpstack_topics(resources: Sequence[Resource], connectors: set[str]) -> Errors:
     """Check that commands go to a topic of ChirpStack, and that its answers come in."""
     found = [
-        (resource, i, forwarder.direction, spec.address, *remote_of(forwarder, spec.address))
+        (resource, i, forwarder.direction, spec, *remote_of(forwarder, spec.address))
         for resource, spec in of_kind(resources, AddressSpec)
         for i, forwarder in enumerate(spec.forwarders)
     ]
     answering = {
         name for _, _, direction, _, name, remote in found if direction is Direction.IN and EVENTS.fullmatch(remote)
     }
-    for resource, i, direction, address, name, remote in found:
+    for resource, i, direction, spec, name, remote in found:
         if name not in connectors or direction is Direction.IN:
             continue
         path: Path = ("spec", "forwarders", i, "remoteAddress")
@@ -98,10 +99,13 @@ def _chirpstack_topics(resources: Sequence[Resource], connectors: set[str]) -> E
                 f'ChirpStack takes commands at one topic of a device: write "{example}", at an address like command/+'
             )
             yield error_at(resource, path, message)
+        elif spec.type is not AddressType.QUEUE:
+            message = "must be queue for commands to ChirpStack: a command waits for its device, and may expire"
+            yield error_at(resource, ("spec", "type"), message)
         elif name not in answering:
             message = (
                 f'needs an incoming forwarder from "{name}/application/+/device/+/event/+": an uplink opens the '
-                f"receive window of a command to {address}, and txack or ack ends it"
+                f"receive window of a command to {spec.address}, and txack or ack ends it"
             )
             yield error_at(resource, path, message)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from bridge.client_attempt import Answered, ConnectorTraffic
 from bridge.connectors.chirpstack.downlinks import DownlinkQueue
-from bridge.connectors.chirpstack.events import name_of, read_event
+from bridge.connectors.chirpstack.events import EventError, name_of, read_event
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.limits import LORAWAN_HELD_MAX, LORAWAN_TICK_S, READ_BYTES
 from bridge.connectors.mqtt.client import MqttClient
@@ -67,14 +67,14 @@ class WindowedTraffic:
                 self._downlinks.add(outgoing)
             self._settle_answered()
             self._changed.set()
+            await asyncio.sleep(0)  # a backlog is taken without a wait; events come in between
 
     async def outgoing(self, messages_max: int, bytes_max: int) -> list[Outgoing]:
         """Return the downlinks that are due, at least one."""
         while True:
             self._changed.clear()
-            self._downlinks.expire()
-            self._settle_answered()
             due = self._downlinks.due(messages_max)
+            self._settle_answered()
             if due:
                 return due
             with contextlib.suppress(TimeoutError):
@@ -91,14 +91,14 @@ class WindowedTraffic:
         """Read an event, then give it to its forwarder, as a message of its device."""
         name = name_of(message.run.address)
         if name is not None and message.run.bodies:
-            event = read_event(message.run.bodies[0])
-            if event is not None:
-                self._downlinks.observe(name, event)
-                self._settle_answered()
-                self._changed.set()
-            elif not self._warned:
-                self._warned = True
-                log.warning("an event of ChirpStack is not JSON: set json=true in [integration.mqtt] there")
+            try:
+                self._downlinks.observe(name, read_event(message.run.bodies[0]))
+            except EventError as error:
+                if not self._warned:
+                    self._warned = True
+                    log.warning("an event of ChirpStack %s", error)
+            self._settle_answered()
+            self._changed.set()
             if not message.run.device:
                 message.run.device = publisher_name(name.device, name.device)
         await self._traffic.receive(inbox, message, answered)

@@ -86,6 +86,10 @@ class _GivenDownlink(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     values: dict[str, Any] | None = msgspec.field(default=None, name="object")
 
 
+class EventError(ValueError):
+    """The payload is no event; the text says why."""
+
+
 class DownlinkError(ValueError):
     """The payload is no downlink; the text says why."""
 
@@ -101,12 +105,14 @@ def name_of(topic: str) -> EventName | None:
     return None if found is None else EventName(found["device"], found["event"])
 
 
-def read_event(payload: bytes) -> DeviceEvent | None:
-    """Return an event; None if it is not in JSON."""
+def read_event(payload: bytes) -> DeviceEvent:
+    """Return an event. Raises EventError."""
     try:
         return _EVENTS.decode(payload)
+    except msgspec.ValidationError as error:
+        raise EventError(f"has a value that is not known: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+        raise EventError("is not JSON: set json=true in [integration.mqtt] there") from None
 
 
 def downlink_of(payload: bytes, port: int, *, confirmed: bool) -> DownlinkCommand:

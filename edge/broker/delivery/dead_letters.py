@@ -142,6 +142,17 @@ class DeadLetters(Origin):
         ttl = ttl_ns(run, policy)
         return ttl is not None and self.expired(run, ttl)
 
+    def left_ns(self, run: Run, policy: AddressPolicy) -> int | None:
+        """Return the nanoseconds until a run that a consumer has expires; 0 or less: it has expired. None: it has no
+        time to live, or its age is unknown, as the clock was set."""
+        ttl = ttl_ns(run, policy)
+        if ttl is None:
+            return None
+        if self.expired(run, ttl):
+            return min(0, run.received_at + ttl - self._clock.now_ns)
+        known = self._clock.is_expired(run, ttl) is not None
+        return run.received_at + ttl - self._clock.now_ns if known else None
+
     def wake_later(self, timed: TimedSubscription) -> None:
         """Call `timed.tick` at every tick until it has nothing more to do."""
         self._due[timed] = None

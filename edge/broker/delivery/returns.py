@@ -54,6 +54,8 @@ class Returns:
             self._take_released(consumer, first, last)
         elif outcome is DeliveryOutcome.REJECTED:
             subscription.dead_lettering.discard_later(first, last, LossReason.REJECTED)
+        elif outcome is DeliveryOutcome.EXPIRED:
+            subscription.dead_lettering.discard_later(first, last, LossReason.EXPIRED)
         elif outcome is DeliveryOutcome.TOO_LARGE:
             self._exclude(consumer, first, last)
         else:

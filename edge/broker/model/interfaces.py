@@ -101,6 +101,8 @@ class DeliveryOutcome(enum.Enum):
     LOST = "the link or connection ended before an answer"
     """The consumer did not detach in order, so the message may have crashed it (`Redelivery.counts_link_loss`)."""
     MODIFIED_UNDELIVERABLE = "modified, undeliverable here"
+    EXPIRED = "its time to live has passed at the consumer"
+    """Set by the broker. The message is dropped as expired, and is not judged again: no other consumer gets it."""
     TOO_LARGE = "larger than the consumer takes"
     """Nothing was sent, so it does not count as an attempt (section 3.2.1, delivery-count). The message goes to
     other consumers, and never to this one again."""

@@ -102,8 +102,13 @@ def _mqtt(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> Connecto
 def _chirpstack(parts: PeerConnector, settings: MqttSettings, client: ConnectorClient) -> ConnectorClient:
     made: Any = importlib.import_module("bridge.connectors.chirpstack.client")
     queue: Any = importlib.import_module("bridge.connectors.chirpstack.downlinks")
+    clock = parts.router.clock
     downlinks = queue.DownlinkQueue(
-        settings.downlink or DownlinkSettings(), mqtt_runs, now_ns=parts.now_ns, monotonic_s=time.monotonic
+        settings.downlink or DownlinkSettings(),
+        mqtt_runs,
+        left_ns=parts.router.left_ns,
+        utc_ns=lambda: clock.now_ns if clock.good else None,
+        monotonic_s=time.monotonic,
     )
     found: ConnectorClient = made.ChirpStackClient(client, downlinks)
     return found

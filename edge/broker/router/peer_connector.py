@@ -83,7 +83,7 @@ class PeerConnector:
         self.connector = connector
         self.outbox = ForwarderOutbox(
             gateway,
-            Outcomes(DeliveryOutcome.ACCEPTED, DeliveryOutcome.REJECTED, DeliveryOutcome.UNANSWERED),
+            Outcomes(DeliveryOutcome.ACCEPTED, DeliveryOutcome.REJECTED, DeliveryOutcome.EXPIRED),
             epoch_of=lineage.epochs.of,
             now_ns=router.now_ns,
         )

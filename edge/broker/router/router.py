@@ -506,6 +506,10 @@ class Router:
         self.quotas.configure(self.addresses.rule_policies)
         self.pool.expect_expiry(expiring=self.addresses.expires)
 
+    def left_ns(self, run: Run) -> int | None:
+        """Return the nanoseconds until a run that a consumer has expires (`DeadLetters.left_ns`)."""
+        return self.deadletters.left_ns(run, self.addresses.policy(run.address))
+
     def _has_expired(self, run: Run) -> bool:
         """Return True when a run that is not stored has outlived its time to live."""
         return self.deadletters.has_outlived_ttl(run, self.addresses.policy(run.address))

@@ -9,14 +9,29 @@ from typing import Any
 
 import pytest
 
+from bridge.connectors.chirpstack import downlinks
 from bridge.connectors.chirpstack.downlinks import DownlinkQueue
-from bridge.connectors.chirpstack.events import DeviceClass, DeviceEvent, DeviceInfo, EventName, name_of, read_event
+from bridge.connectors.chirpstack.events import (
+    DeviceClass,
+    DeviceEvent,
+    DeviceInfo,
+    EventError,
+    EventName,
+    name_of,
+    read_event,
+)
 from bridge.connectors.limits import (
-    LORAWAN_ANSWERS_REMEMBERED_MAX,
+    LORAWAN_ACKNOWLEDGE_S,
+    LORAWAN_ACKNOWLEDGE_UPLINKS,
+    LORAWAN_EXPIRY_CHECK_S,
+    LORAWAN_EXPIRY_GRACE_S,
+    LORAWAN_HAND_OVERS_MAX,
     LORAWAN_HANDED_AGAIN_S,
     LORAWAN_HANDED_AGAIN_UPLINKS,
+    LORAWAN_HELD_PER_DEVICE_MAX,
     LORAWAN_PAYLOAD_BYTES_MAX,
     LORAWAN_QUIET_S,
+    LORAWAN_REMEMBERED_MAX,
     LORAWAN_TRIES_MAX,
 )
 from bridge.connectors.settings import DownlinkSettings
@@ -24,7 +39,7 @@ from bridge.forwarders.outbox import Outgoing, SendOptions
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run, Stored
 from bridge.plain import Hop
-from bridge.publish_properties import PublishProperties, write
+from bridge.publish_properties import PublishProperties, read, write
 
 EUI, OTHER = "0101010101010101", "0202020202020202"
 NOW_NS = 1_796_000_000 * 10**9
@@ -34,14 +49,23 @@ class Network:
     """Queue of downlinks, with a clock of its own."""
 
     def __init__(self, **settings: Any) -> None:
-        self.now_s = 0.0
+        self.now_s, self.clock_good = 0.0, True
+        self.judged = 0
+        """Times that the router was asked."""
         self.queue = DownlinkQueue(
             DownlinkSettings(**settings),
             lambda run: [run],
-            now_ns=lambda: NOW_NS + int(self.now_s * 1e9),
+            left_ns=self._left_ns,
+            utc_ns=lambda: NOW_NS + int(self.now_s * 1e9) if self.clock_good else None,
             monotonic_s=lambda: self.now_s,
         )
         self.tickets = 0
+
+    def _left_ns(self, run: Run) -> int | None:
+        """Judge as the router does."""
+        self.judged += 1
+        expiry_s = read(run.properties).expiry_s
+        return expiry_s * 10**9 - int(self.now_s * 1e9) if self.clock_good and expiry_s is not None else None
 
     def command(self, payload: bytes = b"\x01", device: str = EUI, expiry_s: int | None = None, **where: Any) -> int:
         """Give a command; return its ticket."""
@@ -60,7 +84,7 @@ class Network:
         return [json.loads(each.stored.run.bodies[0]) for each in self.queue.due(count_max)]
 
     def answers(self) -> list[tuple[int, ForwardOutcome]]:
-        self.queue.expire()
+        self.queue.review()
         return [(ticket, answer.outcome) for ticket, answer in self.queue.take_answers()]
 
 
@@ -168,7 +192,7 @@ def test_command_without_an_answer_is_handed_over_again_with_its_identifier() ->
 
 @pytest.mark.parametrize(
     ("code", "outcome"),
-    [("DOWNLINK_PAYLOAD_SIZE", ForwardOutcome.REJECTED), ("EXPIRED", ForwardOutcome.RETURNED)],
+    [("DOWNLINK_PAYLOAD_SIZE", ForwardOutcome.REJECTED), ("EXPIRED", ForwardOutcome.EXPIRED)],
 )
 def test_downlink_that_the_network_discards_is_answered(code: str, outcome: ForwardOutcome) -> None:
     network = Network()
@@ -179,16 +203,54 @@ def test_downlink_that_the_network_discards_is_answered(code: str, outcome: Forw
     assert network.answers() == [(ticket, outcome)]
 
 
-def test_expired_command_goes_back_to_its_address() -> None:
+def test_command_expires_while_it_waits() -> None:
+    network = Network()
+    ticket = network.command(expiry_s=60)
+    network.now_s = 59
+    assert network.answers() == []
+    network.now_s = 60
+    network.event()
+    assert network.due() == []
+    assert network.answers() == [(ticket, ForwardOutcome.EXPIRED)]
+
+
+def test_command_that_the_network_has_expires_some_seconds_later() -> None:
+    """Its txack may be on its way."""
     network = Network()
     ticket = network.command(expiry_s=60)
     network.event()
     (downlink,) = network.due()
-    assert downlink["expiresAt"].endswith("Z")
-    network.now_s = 59
+    assert downlink["expiresAt"] == "2026-11-30T00:54:20Z"
+    network.now_s = 60 + LORAWAN_EXPIRY_GRACE_S - 1
     assert network.answers() == []
+    network.now_s += 1
+    assert network.answers() == [(ticket, ForwardOutcome.EXPIRED)]
+
+
+def test_command_that_was_sent_before_its_end_is_delivered() -> None:
+    network = Network()
+    ticket = network.command(expiry_s=60)
+    network.event()
+    (downlink,) = network.due()
     network.now_s = 61
-    assert network.answers() == [(ticket, ForwardOutcome.RETURNED)]
+    assert network.answers() == []
+    network.event("txack", queue_item_id=downlink["id"])
+    assert network.answers() == [(ticket, ForwardOutcome.ACCEPTED)]
+
+
+def test_router_alone_judges_expiry() -> None:
+    """A command of unknown age stays, and ChirpStack gets no time from a clock that may be wrong."""
+    network = Network()
+    network.clock_good = False
+    ticket = network.command(expiry_s=1)
+    network.now_s = 1_000
+    assert network.answers() == []
+    network.event()
+    (downlink,) = network.due()
+    assert "expiresAt" not in downlink
+    network.clock_good = True
+    network.now_s += LORAWAN_EXPIRY_CHECK_S
+    assert network.answers() == [(ticket, ForwardOutcome.EXPIRED)]
 
 
 def test_command_whose_answer_came_before_it_is_answered_at_once() -> None:
@@ -201,6 +263,138 @@ def test_command_whose_answer_came_before_it_is_answered_at_once() -> None:
     network.event("txack", queue_item_id=downlink["id"])
     ticket = network.command(sequence=7)
     assert network.answers() == [(ticket, ForwardOutcome.ACCEPTED)]
+
+
+def _restart(network: Network, *, process: bool, **settings: Any) -> Network:
+    """Break the connection; with `process` of a new process, which knows nothing."""
+    if not process:
+        network.queue.disconnected()
+        return network
+    return Network(**settings)
+
+
+@pytest.mark.parametrize("process", [False, True])
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_early_txack_of_a_confirmed_command_does_not_deliver_it(process: bool, acknowledged: bool) -> None:
+    network = Network(confirmed=True)
+    network.command(sequence=7)
+    network.event()
+    (downlink,) = network.due()
+    network = _restart(network, process=process, confirmed=True)
+    network.event("txack", queue_item_id=downlink["id"])
+    ticket = network.command(sequence=7)
+    network.event()
+    assert network.due() == [], "the network waits for the device"
+    assert network.answers() == []
+    network.event("ack", queue_item_id=downlink["id"], acknowledged=acknowledged)
+    if acknowledged:
+        assert network.answers() == [(ticket, ForwardOutcome.ACCEPTED)]
+    else:
+        network.event()
+        assert network.due() == [downlink]
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_one_early_refusal_of_a_device_is_one_try(process: bool) -> None:
+    network = Network(confirmed=True)
+    network.command(sequence=7)
+    network.event()
+    (downlink,) = network.due()
+    network = _restart(network, process=process, confirmed=True)
+    network.event("ack", queue_item_id=downlink["id"])
+    ticket = network.command(sequence=7)
+    assert network.answers() == []
+    for _ in range(LORAWAN_TRIES_MAX - 1):
+        network.event()
+        assert network.due() == [downlink]
+        network.event("ack", queue_item_id=downlink["id"])
+    assert network.answers() == [(ticket, ForwardOutcome.REJECTED)]
+
+
+def test_lost_acknowledgement_of_class_a_is_a_try() -> None:
+    network = Network(confirmed=True)
+    ticket, following = network.command(), network.command()
+    for _ in range(LORAWAN_TRIES_MAX):
+        network.event()
+        (downlink,) = network.due()
+        network.event("txack", queue_item_id=downlink["id"])
+        for _ in range(LORAWAN_ACKNOWLEDGE_UPLINKS - 1):
+            network.event()
+            assert network.due() == []
+        network.now_s += 1
+        network.event(kind="up")
+        network.now_s += 1
+        network.queue.review()
+    assert network.answers() == [(ticket, ForwardOutcome.REJECTED)]
+    network.event()
+    (downlink,) = network.due()
+    network.event("ack", queue_item_id=downlink["id"], acknowledged=True)
+    assert network.answers() == [(following, ForwardOutcome.ACCEPTED)]
+
+
+def test_lost_acknowledgement_of_class_c_is_a_try() -> None:
+    network = Network(confirmed=True)
+    network.event(device_info=DeviceInfo(DeviceClass.C))
+    ticket = network.command()
+    for _ in range(LORAWAN_TRIES_MAX):
+        (downlink,) = network.due()
+        network.event("txack", queue_item_id=downlink["id"], device_info=DeviceInfo(DeviceClass.C))
+        network.now_s += LORAWAN_ACKNOWLEDGE_S - 1
+        assert network.due() == []
+        network.now_s += 1
+    assert network.due() == []
+    assert network.answers() == [(ticket, ForwardOutcome.REJECTED)]
+
+
+@pytest.mark.parametrize("kind", [DeviceClass.A, DeviceClass.C])
+def test_downlink_that_the_network_does_not_answer_is_rejected(kind: DeviceClass) -> None:
+    network = Network()
+    ticket = network.command()
+    times = 0
+    for _ in range(LORAWAN_HAND_OVERS_MAX * LORAWAN_HANDED_AGAIN_UPLINKS + 1):
+        network.now_s += LORAWAN_HANDED_AGAIN_S
+        network.event(device_info=DeviceInfo(kind))
+        times += len(network.due())
+    assert times == LORAWAN_HAND_OVERS_MAX
+    assert network.answers() == [(ticket, ForwardOutcome.REJECTED)]
+
+
+def test_dead_device_holds_a_bounded_number_of_commands() -> None:
+    network = Network()
+    tickets = [network.command() for _ in range(LORAWAN_HELD_PER_DEVICE_MAX + 1)]
+    assert network.answers() == [(tickets[-1], ForwardOutcome.REJECTED)]
+    assert network.queue.held == LORAWAN_HELD_PER_DEVICE_MAX
+
+
+def test_event_costs_its_device_alone() -> None:
+    network = Network()
+    for number in range(1_000):
+        network.command(device=f"{number:016x}", expiry_s=3_600)
+    network.queue.review()
+    network.judged = 0
+    network.event(device=f"{7:016x}")
+    assert len(network.due()) == 1
+    assert network.judged == 0, "no command is looked at before it can have expired"
+
+
+def test_commands_that_were_due_at_once_leave_in_parts() -> None:
+    network = Network()
+    for device in (EUI, OTHER):
+        network.command(device=device)
+        network.event(device=device)
+    assert len(network.due(1)) == len(network.due(1)) == 1
+    assert network.due(1) == []
+
+
+def test_known_devices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downlinks, "LORAWAN_DEVICES_MAX", 3)
+    network = Network()
+    network.command(device=EUI)
+    for number in range(10):
+        network.event(device=f"{number:016x}")
+    assert len(network.queue._devices) == 3
+    network.event(device=EUI)
+    assert len(network.due()) == 1, "a device with a command stays"
 
 
 def test_command_that_the_network_has_does_not_leave_again_after_a_break() -> None:
@@ -228,9 +422,9 @@ def test_events_that_the_broker_has_kept_come_before_the_first_downlink() -> Non
 
 def test_answers_that_nothing_waits_for_are_bounded() -> None:
     network = Network()
-    for number in range(LORAWAN_ANSWERS_REMEMBERED_MAX + 5):
+    for number in range(LORAWAN_REMEMBERED_MAX + 5):
         network.event("txack", queue_item_id=str(number))
-    assert len(network.queue._early) == LORAWAN_ANSWERS_REMEMBERED_MAX
+    assert len(network.queue._remembered) == LORAWAN_REMEMBERED_MAX
 
 
 def test_devices_do_not_wait_for_each_other() -> None:
@@ -307,8 +501,18 @@ def test_events_are_read_as_chirpstack_writes_them() -> None:
         "txInfo": {"frequency": 868100000, "modulation": {"lora": {"bandwidth": 125000, "spreadingFactor": 11}}},
     }
     event = read_event(json.dumps(document).encode())
-    assert event is not None
     assert event.device_info.device_class_enabled is DeviceClass.C
     assert name_of(f"application/17c82e96-be03-4f38-aef3-f83d48582d97/device/{EUI}/event/up") == (EUI, "up")
     assert name_of(f"application/a/device/{EUI}/command/down") is None
-    assert read_event(b"\x0a\x24protobuf") is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b"\x0a\x24protobuf", "json=true"),
+        (b'{"deviceInfo": {"deviceClassEnabled": "CLASS_D"}}', "CLASS_D"),
+    ],
+)
+def test_event_that_cannot_be_read_says_why(payload: bytes, said: str) -> None:
+    with pytest.raises(EventError, match=said):
+        read_event(payload)
