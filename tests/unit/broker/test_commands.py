@@ -42,7 +42,11 @@ def test_command_is_queued_before_the_hub_is_notified_and_only_once() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "receipt"),
-    [(DeliveryOutcome.ACCEPTED, Receipt.DELIVERED), (DeliveryOutcome.REJECTED, Receipt.REJECTED)],
+    [
+        (DeliveryOutcome.ACCEPTED, Receipt.DELIVERED),
+        (DeliveryOutcome.REJECTED, Receipt.REJECTED),
+        (DeliveryOutcome.EXPIRED, Receipt.EXPIRED),
+    ],
 )
 def test_outcome_of_the_device_becomes_a_receipt(outcome: DeliveryOutcome, receipt: Receipt) -> None:
     gateway = Gateway()

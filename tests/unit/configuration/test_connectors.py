@@ -286,6 +286,13 @@ def test_commands_to_chirpstack_need_its_topic_and_its_events(commands: str, eve
     assert all(said in error for error in errors)
 
 
+def test_commands_to_chirpstack_need_a_queue() -> None:
+    text = connector("type: mqtt, mqtt: {service: chirpstack}")
+    text += address(f"address: command/+, type: topic, forwarders: [{{name: f0, remoteAddress: '{COMMANDS}'}}]")
+    (error,) = map(str, errors_of(text))
+    assert "must be queue" in error
+
+
 def test_downlink_settings_are_of_chirpstack_alone() -> None:
     (error,) = map(str, errors_of(connector("type: mqtt, mqtt: {downlink: {fPort: 2}}")))
     assert "set service: chirpstack" in error
