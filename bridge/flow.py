@@ -150,6 +150,10 @@ class SendFlow:
             return 0
         return max(1, int(free / self._mean_bytes))
 
+    def credit_without(self, _others: Collection[object]) -> int:
+        """Return the credit: no other consumer comes before a forwarder."""
+        return self.credit
+
     def deliver(self, subscription: SendSubscription, batch: Collection[Stored]) -> None:
         """Take runs; their chosen messages are settled when the peer has them."""
         for stored in batch:

@@ -14,7 +14,6 @@ import click
 from edge.appliance.where import find_data
 from edge.output.errors import CommandError
 from edge.remote import contexts
-from edge.remote.session import client_of, parse_url
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -138,6 +137,7 @@ def give_values(command: click.Command, words: Sequence[str]) -> None:
 def _client(context: click.Context, first: str) -> ConsoleClient:
     """Return the client of the node of a command line that is being typed. Raises CommandError."""
     from edge.appliance.opening import find_console, operator_client  # noqa: PLC0415 - only for a Tab
+    from edge.remote.session import client_of, parse_url  # noqa: PLC0415 - only for a Tab
 
     given = context.params.get("http") or context.params.get("hub")
     if given is not None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edge.appliance.initial.defaults import HTTP
 from edge.output.errors import CommandError, Exit
 from edge.output.text import word
-from edge.remote import contexts
-from edge.remote.client import ConsoleClient, Login
-from edge.remote.session import client_of, parse_url
+
+if TYPE_CHECKING:
+    from edge.remote.client import ConsoleClient
 
 data_option = click.option(
     "--data",
@@ -29,6 +30,11 @@ http_option = click.option(
 def gateway_client(data: Path | None, http: str | None) -> ConsoleClient:
     """Return the client of a gateway: of the given address, of the gateway on the data directory, of the context in
     use, or of the default address. Raises CommandError."""
+    # here, as `waypost run` takes the options of this module and asks no console: http.client and email take 1 MiB
+    from edge.remote import contexts
+    from edge.remote.client import ConsoleClient, Login
+    from edge.remote.session import client_of, parse_url
+
     if http is not None:
         url = parse_url(http, "--http")
         return client_of(url) if data is None else ConsoleClient(url, Login(token_of(data)))

@@ -251,7 +251,7 @@ class DownlinkQueue:
         if answer is not None:
             self._answer(device, identifier, answer)
         elif downlink is not None:
-            downlink.judge_at_s = 0.0  # it is with the network no more
+            downlink.judge_at_s = 0.0  # the network no longer has it
 
     def _answer(self, device: _Device, identifier: str, answer: MessageAnswer) -> None:
         """End a downlink; remember the answer if the downlink is not here yet."""
@@ -276,7 +276,8 @@ class DownlinkQueue:
 
     def _device(self, name: str) -> _Device:
         """Return a device, and forget the quietest ones without commands."""
-        device = self._devices[name] = self._devices.pop(name, None) or _Device(name)
+        device = self._devices.pop(name, None) or _Device(name)
+        self._devices[name] = device
         while len(self._devices) > LORAWAN_DEVICES_MAX:
             oldest = self._devices.pop(next(iter(self._devices)))
             if oldest.held:

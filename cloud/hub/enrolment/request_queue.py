@@ -13,7 +13,7 @@ class _UnstoredRequest(NamedTuple):
     """Request that is not stored yet."""
 
     request: WaitingRequest
-    stored: asyncio.Future[None]
+    done: asyncio.Future[None]
 
 
 class RequestQueue:

@@ -203,6 +203,7 @@ class SessionLinks:
                 steps.callback(self._router.network.ended, self._peering)
             for link in list(self._attached):
                 steps.callback(self.detached, link, closed=False, lost=lost)
+        self._disconnect = _ignore  # else the session of an ended connection waits for the garbage collection
 
     def detach_forbidden(self, grant: Grant) -> None:
         """Detach the links that the new grant does not allow; a router without its right is disconnected."""
@@ -426,3 +427,7 @@ def _may_send(address: str, grant: Grant) -> bool:
 
 def _may_receive(address: str, browse: bool, grant: Grant) -> bool:
     return (browse and grant.may(Operation.VIEW, address)) or grant.may_receive(address)
+
+
+def _ignore(_reason: str) -> None:
+    """Do nothing: the connection has ended."""

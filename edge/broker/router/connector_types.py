@@ -22,7 +22,6 @@ from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
 from edge.broker.configuration import Connector, ConnectorType
 from edge.broker.router.connector_clients import client_attempts
-from edge.broker.router.networking.network_links import NetworkLinks
 from edge.broker.router.peer_connector import AttemptAt, MakeAttempts, PeerConnector
 from edge.broker.security.peer_tls import peer_context
 
@@ -104,6 +103,8 @@ def amqp_attempts(parts: PeerConnector) -> AttemptAt:
 
 def router_attempts(parts: PeerConnector) -> AttemptAt:
     """Return the function that makes attempts at a neighbour in a network of routers."""
+    from edge.broker.router.networking.network_links import NetworkLinks  # noqa: PLC0415 - few gateways have one
+
     connector = parts.connector
 
     def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:

@@ -55,7 +55,7 @@ class Gateway:
             durable_subscriptions=SimpleNamespace(opened={}),
             unrouted=(),
         )
-        self.listeners = SimpleNamespace(refused=0, certificate_trouble=None, revocations=None)
+        self.listeners = SimpleNamespace(refused=0, certificate_trouble=None, revocations=None, status_trouble=None)
         self.admission = SimpleNamespace(
             figures=AdmissionFigures(),
             resident=SimpleNamespace(exceeded=False),

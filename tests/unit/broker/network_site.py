@@ -44,16 +44,17 @@ class SiteEngine:
     """Keeps what the router attaches and sends."""
 
     def __init__(self) -> None:
-        self.made: list[SiteLink] = []
+        self.made: list[Any] = []
         self.sent: list[tuple[SiteLink, int, list[bytes]]] = []
 
     @property
-    def links(self) -> list[SiteLink]:
+    def links(self) -> list[Any]:
         return [link for link in self.made if not link.closed]
 
     def attach_sender(self, name: str, *_: object, **__: object) -> SiteLink:
-        self.made.append(SiteLink(name))
-        return self.made[-1]
+        made = SiteLink(name)
+        self.made.append(made)
+        return made
 
     def detach(self, link: SiteLink, **_: object) -> None:
         link.closed = True
@@ -90,7 +91,7 @@ class Neighbour:
         """End a link with messages, as a neighbour that refuses it."""
         link = lane._link
         assert link is not None
-        link.closed = True  # type: ignore[misc]
+        link.closed = True
         lane.detached()
 
 
@@ -124,10 +125,10 @@ class NetworkSite:
     def group(self, address: str) -> AnycastGroup:
         """Make the group of an address; its senders look at its credit whenever that may have changed."""
         made = self.groups[address] = AnycastGroup(
-            address, self.figures, lambda: made.credit, lambda: self.now_s, self.held
+            address, self.figures, lambda: self._look(address), lambda: self.now_s, self.held
         )
         self.network.group_made(made)
-        _ = made.credit
+        self._look(address)
         return made
 
     def lanes(self, address: str) -> dict[str, OutgoingLane]:
@@ -138,7 +139,7 @@ class NetworkSite:
         _ = lane.own_credit
         link = lane._link
         assert link is not None
-        link.credit = credit  # type: ignore[misc]
+        link.credit = credit
         lane.flow()
 
     def pass_time(self, seconds: float, *neighbours: Neighbour) -> None:
@@ -149,6 +150,10 @@ class NetworkSite:
             for neighbour in neighbours:
                 neighbour.say(Hello(neighbour.name, 1))
             self.network.tick()
+
+    def _look(self, address: str) -> None:
+        """Look at the credit of a group, as waiting senders do."""
+        _ = self.groups[address].credit
 
     def _forget_routes(self) -> None:
         self.forgotten_routes += 1
