@@ -220,8 +220,7 @@ class Consumer(Protocol):
     selection: MessageSelection | None = None
     """Selector for messages of queues; None: everything."""
     overlaps: bool = False
-    """Another subscription of the same client matches some of the same topics. `Router.merge_live` may then deliver
-    one copy for both."""
+    """Another subscription of its client matches some of the same topics: `Router.merge_live` may deliver one copy."""
 
     @property
     def credit(self) -> int:
@@ -246,10 +245,7 @@ class Consumer(Protocol):
         return
 
     def stolen(self) -> bool:
-        """Give up an exclusive subscription because the same device joins it over another connection.
-
-        Return False when this consumer does not leave.
-        """
+        """Give up an exclusive subscription that its device joins over another connection. Return False to keep it."""
         return False
 
     def abort(self) -> None:

@@ -125,11 +125,10 @@ class Router:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
         `soon` is that of `ReadySet`. `policies` are by pattern of the rule, those of subscriptions by ``topic::name``.
         `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines live subscriptions that get a single
-        copy. `limits` bound names of clients (None: defaults). `schedules`: messages may request a delivery time.
-        `links_routers`: other routers may link to this one."""
-        self.links_routers = links_routers
+        copy. `limits` bound names of clients (None: defaults). `schedules`: messages may request a delivery time,
+        `links_routers`: routers may link to this one."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
-        self.now_ns, self.now_s = clock_ns, now_s
+        self.now_ns, self.now_s, self.links_routers = clock_ns, now_s, links_routers
         self.clock = MessageClock(clock_ns, clock_good, now_s)
         self.figures, self._store, self._clock_good = MessageCounts(), store, clock_good
         self.flush_soon = flush_soon = flush_soon or self.flush
@@ -147,9 +146,7 @@ class Router:
         self.ready, self.feeds = ReadySet(soon, now_s), LogFeeds(store.logs)
         self.pool = WaitingPool(self.ready, self._has_expired)
         self.names, self._limits = NameQuotas(limits := limits or Limits()), limits
-        self.retained = RetainedMessages(
-            store.state, self.names, lambda run: ttl_ns(run, self.addresses.policy(run.address))
-        )
+        self.retained = RetainedMessages(store.state, self.names, self._ttl_ns)
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
         self.quotas = self._make_quotas(store)
         self.answers = Answers(self.figures, now_s)
@@ -258,6 +255,9 @@ class Router:
             self.subscriptions.competing.follow_network(self.network)
             self.routes.follow_network(self.network)
         return self.network
+
+    def _ttl_ns(self, run: Run) -> int | None:
+        return ttl_ns(run, self.addresses.policy(run.address))
 
     def _reaches(self, kind: str, address: str) -> bool:
         return self.network is not None and self.network.reaches(kind, address)
