@@ -1,4 +1,4 @@
-"""Who may link a router to this one over AMQP."""
+"""Rights that a peer needs to link a router over AMQP."""
 
 from __future__ import annotations
 
