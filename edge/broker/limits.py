@@ -604,7 +604,7 @@ NETWORK_ANNOUNCED_MAX: Final = 4_096
 routers. Consumers of further ones get messages of their own router only."""
 
 NETWORK_NAME_BYTES_MAX: Final = 256
-"""UTF-8 bytes of an announced address. 4 096 of the longest make a statement of 1 MiB."""
+"""Bytes of an announced address as JSON. 4 096 of the longest make a statement of 1 MiB."""
 
 NETWORK_STATEMENT_BYTES_MAX: Final = 2 * MIB
 """Bytes of one statement of a router: the largest has `NETWORK_ANNOUNCED_MAX` addresses and their quotes."""

@@ -70,6 +70,12 @@ class StatementError(ValueError):
     """The neighbour sent something other than a document of this version."""
 
 
+def can_announce(name: str) -> bool:
+    """Return whether an address is short enough as JSON, so that a statement with the most addresses keeps to
+    `NETWORK_STATEMENT_BYTES_MAX` also if their characters are escaped."""
+    return len(msgspec.json.encode(name)) - 2 <= NETWORK_NAME_BYTES_MAX
+
+
 def encode_document(document: NetworkDocument) -> bytes:
     """Encode a document."""
     return msgspec.json.encode(document)

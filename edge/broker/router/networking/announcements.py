@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edge.broker.limits import NETWORK_NAME_BYTES_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import overlaps
-from edge.broker.network.statements import ANYCAST, MULTICAST
+from edge.broker.network.statements import ANYCAST, MULTICAST, can_announce
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.subscriptions import SubscriptionRegistry
 
@@ -50,7 +49,7 @@ class LocalConsumers:
         yield from {subscription.pattern: None for subscription in live}
 
     def _names(self, pattern: str) -> Iterator[str]:
-        if pattern.startswith("$") or len(pattern.encode()) > NETWORK_NAME_BYTES_MAX:
+        if pattern.startswith("$") or not can_announce(pattern):
             return
         subscriptions = self._subscriptions
         if self._addresses.type_of(pattern) is AddressType.ANYCAST:
