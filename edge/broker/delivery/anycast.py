@@ -387,7 +387,7 @@ class AnycastGroup:
             self.arrivals.join(consumer)
 
     def join_remote(self, consumer: Consumer) -> None:
-        """Add a consumer that stands for another router."""
+        """Add the consumer of messages for another router."""
         self._remote.add(consumer)
         self.group.join(consumer)
         self._offer_again = True

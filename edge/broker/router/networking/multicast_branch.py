@@ -8,12 +8,12 @@ from bridge.engine import Dispositions, Link
 from bridge.message import Stored
 from edge.broker.delivery import TransientSubscription, WaitingPool
 from edge.broker.delivery.batches import LiveOffer
-from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S, NETWORK_MESSAGE_BYTES
-from edge.broker.message.translation import amqp_messages
+from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S
 from edge.broker.model.interfaces import Consumer, Subscription
 from edge.broker.network.statements import MULTICAST
 from edge.broker.router.networking.peering import Peering
-from edge.broker.router.networking.trace import add_trace, trace_of
+from edge.broker.router.networking.trace import amqp_with_trace
+from edge.broker.router.networking.unanswered_bytes import UnansweredBytes
 
 
 class MulticastBranch(Consumer):
@@ -30,7 +30,7 @@ class MulticastBranch(Consumer):
         self._tag = 0
         self._used_s = peering.now_s()
         self._retry_at_s = 0.0
-        self._bytes = 0
+        self._unanswered = UnansweredBytes(peering, self.flow)
         self._sizes: dict[int, int] = {}
         """Sizes of unanswered messages, by tag."""
         peering.lanes[self] = None
@@ -50,7 +50,7 @@ class MulticastBranch(Consumer):
     @property
     def credit(self) -> int:
         link = self._link
-        if self._ended or self.peering.is_full(self._bytes):
+        if self._ended or self._unanswered.is_full:
             return 0
         if link is None:
             if self.peering.now_s() >= self._retry_at_s:
@@ -62,20 +62,14 @@ class MulticastBranch(Consumer):
         link, network = self._link, self.peering.network
         now_ns, messages = network.now_ns(), list[bytes]()
         for stored in batch:
-            trace = (*trace_of(stored.run), network.name)
-            encoded = amqp_messages(stored.run, now_ns=now_ns)
-            messages += add_trace(encoded, trace, at_most_once=stored.run.qos == 0)
+            messages += amqp_with_trace(stored.run, network.name, now_ns)
         if link is None or not messages:
             return
         limit = link.max_message_size
         messages = [message for message in messages if not limit or len(message) <= limit]
-        first, sizes = self._tag, [NETWORK_MESSAGE_BYTES + len(message) for message in messages]
+        first = self._tag
         self._tag += len(messages)
-        self.peering.engine.send_all(link, first, messages)
-        self._sizes.update(enumerate(sizes, first))
-        self._count(sum(sizes))
-        self.peering.sent += len(messages)
-        self.peering.wake()
+        self._sizes.update(enumerate(self._unanswered.send(link, first, messages), first))
 
     def abort(self) -> None:
         self.peering.disconnect("an unexpected error")
@@ -93,14 +87,14 @@ class MulticastBranch(Consumer):
         """Forget answered messages."""
         self.peering.heard()
         take = self._sizes.pop
-        self._count(-sum(take(tag, 0) for tag in tags))
+        self._unanswered.count(-sum(take(tag, 0) for tag in tags))
 
     def settled(self, event: Dispositions) -> None:
         """Forget answered messages: whatever the answer, each router gets one copy at most."""
         for tag, _, remotely_settled, _ in event.items:
             if not remotely_settled:
                 self.peering.engine.settle_sent(event.link, tag)
-            self._count(-self._sizes.pop(tag, 0))
+            self._unanswered.count(-self._sizes.pop(tag, 0))
 
     def detached(self) -> None:
         """Process the end of the link by the neighbour: a message attaches it again later."""
@@ -133,15 +127,7 @@ class MulticastBranch(Consumer):
         """Return True when no message has come since long ago."""
         return self._link is None and not self._sizes and now_s - self._used_s > NETWORK_LINK_IDLE_S
 
-    def _count(self, change: int) -> None:
-        """Count unanswered bytes, and continue when there is room again."""
-        was_full = self.peering.is_full(self._bytes)
-        self._bytes += change
-        self.peering.count(change)
-        if was_full and not self.peering.is_full(self._bytes):
-            self.flow()
-
     def _release(self) -> None:
         freed = sum(self._sizes.values())
         self._sizes.clear()
-        self._count(-freed)
+        self._unanswered.count(-freed)

@@ -13,12 +13,12 @@ from bridge.engine import Condition, DeliveryState, Dispositions, Link
 from bridge.message import Stored
 from edge.broker.delivery import AnycastGroup
 from edge.broker.delivery.batches import EncodedBatch
-from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_MESSAGE_BYTES
-from edge.broker.message.translation import amqp_messages
+from edge.broker.limits import NETWORK_LINK_IDLE_S
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, Subscription
 from edge.broker.network.statements import ANYCAST
 from edge.broker.router.networking.peering import Peering
-from edge.broker.router.networking.trace import add_trace, is_path_lost, trace_of
+from edge.broker.router.networking.trace import add_trace, amqp_with_trace, is_path_lost
+from edge.broker.router.networking.unanswered_bytes import UnansweredBytes
 
 _OUTCOMES: Final = {
     DeliveryState.ACCEPTED: DeliveryOutcome.ACCEPTED,
@@ -31,7 +31,7 @@ _tag_of = itemgetter(0)
 
 
 class OutgoingLane(Consumer):
-    """Consumer of one group that stands for the consumers at another router."""
+    """Consumer of one group, for all consumers at another router."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class OutgoingLane(Consumer):
         self._used_s = 0.0
         self._outstanding: dict[int, tuple[int, int]] = {}
         """Position and size of unanswered messages, by tag."""
-        self._bytes = 0
+        self._unanswered = UnansweredBytes(peering, self.flow)
         peering.lanes[self] = None
 
     # --- from the group -----------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class OutgoingLane(Consumer):
     def own_credit(self) -> int:
         """Credit that the neighbour has granted. The first look at it attaches the link."""
         link = self._link
-        if self._retired or self.peering.is_full(self._bytes):
+        if self._retired or self._unanswered.is_full:
             return 0
         if link is None:
             self._used_s = self.peering.now_s()
@@ -96,8 +96,7 @@ class OutgoingLane(Consumer):
             for stored in batch:
                 run = stored.run
                 positions += range(stored.position, stored.position + len(run.bodies))
-                encoded = amqp_messages(run, now_ns=now_ns)
-                messages += add_trace(encoded, (*trace_of(run), own), at_most_once=run.qos == 0)
+                messages += amqp_with_trace(run, own, now_ns)
         self._send(positions, messages)
 
     def abort(self) -> None:
@@ -159,7 +158,7 @@ class OutgoingLane(Consumer):
         self._group.leave(self)
 
     def retire(self) -> None:
-        """Take nothing more, and end when all messages are answered: another path is better, or there is none."""
+        """Take nothing more, and end when all messages are answered: another path is better, or none is left."""
         self._retired = True
         if not self._outstanding:
             self._finish()
@@ -177,7 +176,7 @@ class OutgoingLane(Consumer):
     def _fail(self, tags: Sequence[int]) -> None:
         """Answer messages that a consumer may have processed, though its answer cannot arrive."""
         failed = [self._outstanding.pop(tag) for tag in tags]
-        self._count(-sum(size for _, size in failed))
+        self._unanswered.count(-sum(size for _, size in failed))
         self._group.fail(self, [position for position, _ in failed], Refusal.PATH_LOST)
 
     def _send(self, positions: Sequence[int], messages: list[bytes]) -> None:
@@ -194,12 +193,8 @@ class OutgoingLane(Consumer):
         first = self._tag
         self._tag += len(messages)
         self._used_s = self.peering.now_s()
-        self.peering.engine.send_all(link, first, messages)
-        sizes = [NETWORK_MESSAGE_BYTES + len(message) for message in messages]
+        sizes = self._unanswered.send(link, first, messages)
         self._outstanding.update(enumerate(zip(positions, sizes, strict=True), first))
-        self._count(sum(sizes))
-        self.peering.sent += len(messages)
-        self.peering.wake()
 
     def _settle(self, answers: Iterable[tuple[int, DeliveryOutcome]]) -> None:
         """Settle at the group in ranges of positions."""
@@ -220,17 +215,9 @@ class OutgoingLane(Consumer):
             current = outcome
         if first >= 0:
             self._group.settle(self, first, last, current)
-        self._count(-size)
+        self._unanswered.count(-size)
         if self._retired and not self._outstanding:
             self._finish()
-
-    def _count(self, change: int) -> None:
-        """Count unanswered bytes, and continue when there is room again."""
-        was_full = self.peering.is_full(self._bytes)
-        self._bytes += change
-        self.peering.count(change)
-        if was_full and not self.peering.is_full(self._bytes):
-            self.flow()
 
     def _finish(self) -> None:
         link, self._link = self._link, None

@@ -13,6 +13,7 @@ from bridge.amqp_values import Allowance, DecodeError, Symbol, decode, encode
 from bridge.limits import HEADER_VALUES_MAX
 from bridge.message import Run
 from bridge.sections import DELIVERY_ANNOTATIONS, bare_message, section_at
+from edge.broker.message.translation import amqp_messages
 
 TRACE: Final = Symbol("x-opt-waypost-trace")
 """Names of the routers, separated by commas; the first is the one at which the message was published."""
@@ -79,6 +80,12 @@ def add_trace(messages: Sequence[bytes], trace: tuple[str, ...], *, at_most_once
     header = first[:end]
     start = header + section
     return [start + message[end:] if message.startswith(header) else _with(message, section) for message in messages]
+
+
+def amqp_with_trace(run: Run, router: str, now_ns: int) -> list[bytes]:
+    """Return the messages of a run as AMQP, with this router as the last that they have passed. `now_ns`: UTC."""
+    messages = amqp_messages(run, now_ns=now_ns)
+    return add_trace(messages, (*trace_of(run), router), at_most_once=run.qos == 0)
 
 
 def _with(message: bytes, section: bytes) -> bytes:
