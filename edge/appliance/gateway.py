@@ -35,6 +35,7 @@ from edge.appliance.console.status import (
     MemoryStatus,
     ScheduledStatus,
     UplinkStatus,
+    show_counts,
 )
 from edge.appliance.devices.returning import make_returns
 from edge.appliance.gateway_space import GatewaySpace, open_space_store, with_implied_addresses
@@ -336,14 +337,7 @@ class Gateway:
                 "amqp": broker.listeners.amqp_connections - self.tenants.amqp_connections,
                 "http": polling,
             },
-            "messages": {
-                "received": router.figures.received,
-                "delivered": router.figures.sent,
-                "stored": router.figures.stored,
-                "unrouted": router.figures.unrouted,
-                "acknowledged": router.figures.acknowledged,
-                "refused": router.figures.refused,
-            },
+            "messages": show_counts(router.figures),
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
             "addresses_left_out": max(0, self._count_addresses() - ADDRESSES_SHOWN_MAX),
             "flows": list(itertools.islice(_flows(router), FLOWS_SHOWN_MAX)),

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from edge.appliance.clock import ClockQuality
 from edge.appliance.connector_health import ConnectorHealth
-from edge.appliance.console.status import SpaceStatus
+from edge.appliance.console.status import SpaceStatus, show_counts
 from edge.appliance.gateway_space import GatewaySpace, open_space_store, with_implied_addresses
 from edge.appliance.problems import room_problems, store_problems
 from edge.broker.configuration import BrokerConfiguration
@@ -219,14 +219,7 @@ def _status(space: GatewaySpace) -> SpaceStatus:
     return {
         "hosts": list(served.hosts),
         "clients": {"mqtt": served.mqtt_sessions.connected, "amqp": len(served.amqp.connections), "http": 0},
-        "messages": {
-            "received": router.figures.received,
-            "delivered": router.figures.sent,
-            "stored": router.figures.stored,
-            "unrouted": router.figures.unrouted,
-            "acknowledged": router.figures.acknowledged,
-            "refused": router.figures.refused,
-        },
+        "messages": show_counts(router.figures),
         "stored_messages": totals.messages,
         "stored_bytes": totals.bytes,
         "quota": router.quotas.space_bytes,

@@ -7,7 +7,10 @@ the process runs. Times are ISO 8601, UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NotRequired, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Protocol, TypedDict, cast
+
+if TYPE_CHECKING:
+    from edge.broker.model.interfaces import MessageCounts
 
 
 class Clients(TypedDict, total=False):
@@ -34,6 +37,18 @@ class Messages(TypedDict, total=False):
     acknowledged: int
     refused: int
     delivered: int
+
+
+def show_counts(figures: MessageCounts) -> Messages:
+    """Return the counters of one router."""
+    return {
+        "received": figures.received,
+        "delivered": figures.sent,
+        "stored": figures.stored,
+        "unrouted": figures.unrouted,
+        "acknowledged": figures.acknowledged,
+        "refused": figures.refused,
+    }
 
 
 class SpaceStatus(TypedDict):
