@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 from functools import partial
 from pathlib import Path
@@ -12,28 +11,15 @@ from typing import Final
 import pytest
 
 from edge.broker.listeners.ocsp.known_answers import FILE
-from edge.broker.mqtt import packets
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
+from tests.support.certified_device import USERS, connected, is_admitted, is_over
 from tests.support.configured_gateway import gateway_with
 from tests.support.ocsp_responder import OcspResponder
 from tests.support.problems import find_problem
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S: Final = 30.0
-USERS: Final = "".join(
-    f"""
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.{name}}}
-spec:
-  username: {name}
-  authentication: {{type: serviceaccount}}
-  authorization: [{{addresses: ["#"], operations: [send, recv, view]}}]
-"""
-    for name in ("pump1", "pump2")
-)
 
 
 class OcspSite:
@@ -65,40 +51,8 @@ def site(tmp_path: Path) -> OcspSite:
     return OcspSite(tmp_path)
 
 
-def connected(site: OcspSite, gateway: Waypost, pump: Issued, protocol: str = "mqtts") -> ssl.SSLSocket | None:
-    """Connect and read an answer; None when the gateway refuses the certificate."""
-    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    if protocol == "mqtts":
-        request = packets.Connect(Path(pump.certificate).stem, 5).encode()
-    raw = socket.create_connection(("127.0.0.1", gateway.port(protocol)), WAIT_S)
-    peer = site.authority.context(pump).wrap_socket(raw, server_hostname="localhost", do_handshake_on_connect=False)
-    try:
-        peer.do_handshake()
-        peer.sendall(request)
-        if peer.recv(65_536):
-            return peer
-    except OSError:
-        pass
-    peer.close()
-    return None
-
-
 def lets_in(site: OcspSite, gateway: Waypost, pump: Issued) -> bool:
-    peer = connected(site, gateway, pump)
-    if peer is not None:
-        peer.close()
-    return peer is not None
-
-
-def is_over(peer: ssl.SSLSocket) -> bool:
-    """Return True once the gateway has closed the connection."""
-    peer.settimeout(0.05)
-    try:
-        return not peer.recv(65_536)
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
+    return is_admitted(site.authority, gateway, pump)
 
 
 def test_revoked_certificate_ends_its_connections_and_opens_none(site: OcspSite) -> None:
@@ -106,7 +60,7 @@ def test_revoked_certificate_ends_its_connections_and_opens_none(site: OcspSite)
     with site.responder, site.gateway("mode: hard, interval: 1s") as gateway, contextlib.ExitStack() as opened:
 
         def of(pump: Issued, protocol: str) -> ssl.SSLSocket:
-            peer = connected(site, gateway, pump, protocol)
+            peer = connected(site.authority, gateway, pump, protocol)
             assert peer is not None
             return opened.enter_context(peer)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 from collections.abc import Iterator
 from functools import partial
@@ -12,27 +11,14 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from edge.broker.mqtt import packets
 from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
+from tests.support.certified_device import USERS, connected, is_admitted, is_over
 from tests.support.configured_gateway import gateway_with
 from tests.support.problems import find_problem, health
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S: Final = 20.0
-USERS: Final = "".join(
-    f"""
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.{name}}}
-spec:
-  username: {name}
-  authentication: {{type: serviceaccount}}
-  authorization: [{{addresses: ["#"], operations: [send, recv, view]}}]
-"""
-    for name in ("pump1", "pump2")
-)
 
 
 class Site(NamedTuple):
@@ -58,40 +44,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(running, authority, (one, two), file)
 
 
-def connected(site: Site, pump: Issued, protocol: str) -> ssl.SSLSocket | None:
-    """Connect and read an answer; None when the gateway refuses the certificate."""
-    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    if protocol == "mqtts":
-        request = packets.Connect(Path(pump.certificate).stem, 5).encode()
-    raw = socket.create_connection(("127.0.0.1", site.gateway.port(protocol)), WAIT_S)
-    peer = site.authority.context(pump).wrap_socket(raw, server_hostname="localhost", do_handshake_on_connect=False)
-    try:
-        peer.do_handshake()
-        peer.sendall(request)
-        if peer.recv(65_536):
-            return peer
-    except OSError:
-        pass
-    peer.close()
-    return None
-
-
 def lets_in(site: Site, pump: Issued, protocol: str = "mqtts") -> bool:
-    peer = connected(site, pump, protocol)
-    if peer is not None:
-        peer.close()
-    return peer is not None
-
-
-def is_over(peer: ssl.SSLSocket) -> bool:
-    """Return True once the gateway has closed the connection."""
-    peer.settimeout(0.05)
-    try:
-        return not peer.recv(65_536)
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
+    return is_admitted(site.authority, site.gateway, pump, protocol)
 
 
 def said(site: Site, words: str, severity: str) -> None:
@@ -108,7 +62,7 @@ def test_revoked_client_is_disconnected_within_seconds_and_refused(site: Site) -
     with contextlib.ExitStack() as opened:
 
         def of(pump: Issued, protocol: str) -> ssl.SSLSocket:
-            peer = connected(site, pump, protocol)
+            peer = connected(site.authority, site.gateway, pump, protocol)
             assert peer is not None
             return opened.enter_context(peer)
 
