@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 )
 
@@ -177,27 +176,5 @@ func createSpool(path string, capacity uint32) error {
 	if capacity < 1 {
 		return errors.New("WAYPOST_SPOOL_READINGS has to be at least 1")
 	}
-	made, err := os.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	_, err = made.Write(make([]byte, slotBytes*int(capacity)))
-	if err == nil {
-		err = made.Sync()
-	}
-	if closed := made.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	return folder.Sync()
+	return writeDurably(path, make([]byte, slotBytes*int(capacity)))
 }
