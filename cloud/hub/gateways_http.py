@@ -72,7 +72,7 @@ class ViewRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_query(query: Mapping[str, str], now_us: int) -> GatewayQuery:
-    """Return the gateways that a request asks for. Raises RequestRefused.
+    """Return the query of a request for gateways. Raises RequestRefused.
 
     ``?q=PART&state=danger|offline|…&selector=site=berlin&sort=[-]danger|name|…&connected=true|false&version=1.4.0``
     ``&older_than=1.5.0&problem=NAME&severity=error|warning|notice&seen_before=7d|MS&seen_after=1h|MS``

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 UNRANKED: Final = -1
-"""Rank of a text that is no version: it is neither older nor newer than any."""
+"""Rank of a text that is not a version: it is neither older nor newer than any."""
 NUMBER_MAX: Final = 9_999
 """Largest of the three numbers; a larger one counts as this. With stage and its number they have 63 bits."""
 STAGE_NUMBER_MAX: Final = 999_999

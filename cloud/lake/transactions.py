@@ -32,7 +32,7 @@ class LogIncomplete(OSError):
 
 
 class TransactionLog:
-    """Last transaction of each application in a table; reads only entries that it has not read before, or been told."""
+    """Last transaction of each application in a table; reads only entries that are new to it."""
 
     def __init__(self, place: LakePlace) -> None:
         self._place = place

@@ -73,7 +73,7 @@ POM: Final = """<project><modelVersion>4.0.0</modelVersion>
 <dependency><groupId>io.strimzi</groupId><artifactId>crd-generator</artifactId><version>{}</version></dependency>
 </dependencies></project>"""
 BASE: Final = "k8s.io/component-base/version"
-"""Package with the version that the server tells, which the chart asks for."""
+"""Package with the version of the server, which the chart reads."""
 GO: Final = {"GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
 HOW: Final = "python -m tests.support.kubernetes_programs builds it"
 

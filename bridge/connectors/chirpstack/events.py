@@ -28,7 +28,7 @@ class DeviceClass(enum.Enum):
     """Class of a device: when it listens."""
 
     A = "CLASS_A"
-    """For a moment after each of its uplinks."""
+    """Receives in two short windows after each of its uplinks."""
     B = "CLASS_B"
     """At times that the network knows."""
     C = "CLASS_C"
@@ -87,11 +87,11 @@ class _GivenDownlink(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
 
 
 class EventError(ValueError):
-    """The payload is no event; the text says why."""
+    """The payload is not an event; the text says why."""
 
 
 class DownlinkError(ValueError):
-    """The payload is no downlink; the text says why."""
+    """The payload is not a downlink; the text says why."""
 
 
 _EVENTS: Final = msgspec.json.Decoder(DeviceEvent)

@@ -26,7 +26,7 @@ class RequestQueue:
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, request: WaitingRequest) -> None:
-        """Store a request, together with others that come meanwhile. Raises what `store` raises."""
+        """Store a request, together with others that wait. Raises what `store` raises."""
         loop = asyncio.get_running_loop()
         stored = loop.create_future()
         self._unstored.append(_UnstoredRequest(request, stored))

@@ -43,7 +43,8 @@ class PartTurns:
         loop.call_soon(self._begin_pause, self._monotonic_s())
 
     def _begin_pause(self, begun: float) -> None:
-        """Begin the pause, in the turn of the loop after that of the part. `begun`: monotonic seconds."""
+        """Begin the pause, in the turn of the loop after that of the part. `begun`: start of the part,
+        monotonic seconds."""
         now = self._monotonic_s()
         wanted = PART_PAUSES * (now - begun + self._late_s)
         pause_s = min(PART_PAUSE_S_MAX, max(PART_PAUSE_S_MIN, wanted))

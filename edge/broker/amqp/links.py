@@ -109,7 +109,7 @@ class SessionLinks:
         """Open transactions of the connection, by txn-id."""
         self._disconnect = disconnect
         self._peering: Peering | None = None
-        """Links of a router of the network; None: the peer is no router."""
+        """Links of a router of the network; None: the peer is not a router."""
         self._replies: dict[str, str] = {}
         """Target addresses of receivers of a service's answers, and their addresses at the router."""
 

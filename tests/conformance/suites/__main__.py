@@ -18,7 +18,7 @@ from tests.conformance.suites.paho import FILES, run_paho
 @click.command()
 @click.argument("suite", type=click.Choice(sorted(FILES)))
 @click.argument("path", type=click.Path(path_type=Path, exists=True, resolve_path=True))
-@click.option("-k", "words", default="", help="Run only the cases whose name contains this.")
+@click.option("-k", "words", default="", help="Run only cases with this in their names.")
 def main(suite: str, path: Path, words: str) -> None:
     """Run SUITE of the checkout at PATH."""
     rows = listed()

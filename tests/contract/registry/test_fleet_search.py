@@ -157,7 +157,7 @@ def test_numbers_of_versions(world: FleetWorld) -> None:
 
 
 def test_version_that_an_older_hub_has_written_is_found_after_filling(world: FleetWorld) -> None:
-    """It knows the columns of danger, and not the version."""
+    """The older hub writes the columns of danger, and not the version."""
     key = ("default", "a1")
     with contextlib.closing(Hubs(world.place.url, HERE)) as hubs:
         hubs.write(HubRecord(HERE, "here:5671", "1", "serving", 1, 1, 0))

@@ -131,7 +131,7 @@ def attackers(attack: Callable[[Waypost, threading.Event], None], gateway: Waypo
 
 @pytest.mark.parametrize("attack", [guess_passwords, begin_large_packets, fill_the_queue])
 def test_other_tenant_is_served(gateway: Waypost, attack: Callable[[Waypost, threading.Event], None]) -> None:
-    """Its round trips stay within three times those without an attack, and it can log in meanwhile."""
+    """Its round trips stay within three times those without an attack, and it can log in during the attack."""
     with Neighbour(gateway.port("mqtt"), "user@neighbour", "neighbour") as neighbour:
         for attempt in range(ROUNDS):
             begin = time.monotonic()

@@ -20,7 +20,7 @@ def pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clock:
-    """Clock that stands still unless a test moves it."""
+    """Clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0

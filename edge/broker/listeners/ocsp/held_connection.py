@@ -11,7 +11,7 @@ from edge.broker.listeners.ocsp.limits import HELD_BYTES_MAX
 
 
 class HeldConnection(asyncio.Protocol):
-    """Stands in for the protocol of a connection until the answer is there."""
+    """Protocol of a connection until the answer about its certificate has arrived."""
 
     def __init__(self) -> None:
         self._transport: TlsTransport | None = None
@@ -39,7 +39,8 @@ class HeldConnection(asyncio.Protocol):
             self._transport.close()
 
     def release(self, make: Callable[[TlsTransport], asyncio.Protocol | None]) -> None:
-        """Let the protocol that `make` returns take over, with what came meanwhile. None: close the connection."""
+        """Let the protocol that `make` returns take over, with the data received until now. None: close the
+        connection."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
