@@ -71,6 +71,29 @@ class DeviceAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     secrets: tuple[DeviceSecretHash, ...] = ()
 
 
+class DeviceSubject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Identifier in the certificates of a device. Times are UTC seconds since 1970; None: no limit."""
+
+    auth_id: str
+    """Its subject (RFC 4514), or what `TrustAnchor.auth_id_template` makes of it."""
+    not_before: float | None = None
+    not_after: float | None = None
+
+    def is_valid(self, at_s: float) -> bool:
+        """Return whether it counts at a time, UTC seconds."""
+        return (self.not_before or 0.0) <= at_s and (self.not_after is None or at_s < self.not_after)
+
+
+class TrustAnchor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Authority that a tenant trusts for the certificates of its devices."""
+
+    id: str
+    certificate: bytes
+    """DER. Its subject, key and validity count; its signature does not: the registry may know the key only."""
+    auth_id_template: str | None = None
+    """Makes the identifier of a certificate; None: its whole subject."""
+
+
 class OfferedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Version of an artefact that a campaign of the hub offers to a device."""
 
@@ -92,6 +115,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     device: str
     enabled: bool = True
     logins: tuple[DeviceAccount, ...] = ()
+    subjects: tuple[DeviceSubject, ...] = ()
     offers: tuple[OfferedUpdate, ...] = ()
 
 
@@ -131,6 +155,8 @@ class DevicePage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     entries: tuple[DeviceEntry, ...] = ()
     removed: tuple[str, ...] = ()
     """Ids of devices that the gateway must not have."""
+    anchors: tuple[TrustAnchor, ...] | None = None
+    """Authorities of the tenant, all of them; None: as before."""
 
 
 @hides("content")

@@ -130,6 +130,10 @@ takes it in seconds, and a power cut costs one."""
 DEVICE_CURSOR_BYTES_MAX: Final = 48 << 10
 """JSON text of a cursor of devices: 100 tenants with names of 255 characters, and 32 labels."""
 
+AUTH_ID_CHARACTERS_MAX: Final = 512
+"""Characters in an authentication identifier of a device, and in the subject of an authority: an index of PostgreSQL
+takes 2.7 KB of an entry."""
+
 MANIFEST_BYTES_MAX: Final = MIB
 """JSON text of a manifest document: 50 statements have about 30 KiB, with addresses of 255 characters 45 KiB."""
 

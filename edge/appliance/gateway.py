@@ -205,6 +205,7 @@ class Gateway:
                 self._make_certificate(self._own_certificate)
             await self.space.start_users()
             await self.tenants.follow(self.configuration.spaces)
+            self.broker.listeners.admit_devices(self.space.hub_devices.certified)
             bound = await self.broker.start()
             bound.update(self._start_console())
         except (ListenError, CredentialsError):

@@ -19,8 +19,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from bridge.hidden import hides
+from bridge.limits import AUTH_ID_CHARACTERS_MAX
 from cloud.hub.devices.documents import InvalidDocument, decode_document, encode_document
-from cloud.hub.devices.limits import AUTH_ID_CHARACTERS_MAX, CREDENTIALS_MAX, SECRETS_MAX
+from cloud.hub.devices.limits import CREDENTIALS_MAX, SECRETS_MAX
 from cloud.hub.devices.subjects import (
     algorithm_of,
     apply_template,

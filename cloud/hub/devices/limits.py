@@ -19,10 +19,6 @@ DOCUMENT_DEPTH_MAX: Final = 16
 NAME_CHARACTERS_MAX: Final = 255
 """Characters in the id of a device or tenant, and in the name of a group: width of the registry's columns."""
 
-AUTH_ID_CHARACTERS_MAX: Final = 512
-"""Characters in an authentication identifier, and in the subject of an authority: an index of PostgreSQL takes 2.7 KB
-of an entry."""
-
 LINKS_MAX: Final = 100
 """Entries in each of `via`, `viaGroups`, `memberOf` and `authorities`."""
 

@@ -1,7 +1,7 @@
 """Pages of devices for gateways, made from the registry's changes. Pure, except for the signature.
 
-A page has hashes that a gateway verifies. Pre-shared keys, raw public keys and hashes of bcrypt stay at the hub: no
-listener of a gateway uses them.
+A page has hashes that a gateway verifies, subjects of certificates, and the authorities of the tenant. Pre-shared keys,
+raw public keys and hashes of bcrypt stay at the hub: no listener of a gateway uses them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from bridge.device_pages import (
     DevicePage,
     DeviceRange,
     DeviceSecretHash,
+    DeviceSubject,
     OfferedUpdate,
     SignedDevicePage,
+    TrustAnchor,
     digest_of,
     to_sign,
 )
 from bridge.hidden import hides
 from bridge.limits import DEVICE_CURSOR_BYTES_MAX, DEVICE_PAGE_BYTES_MAX
-from cloud.hub.devices.credentials import HASHED, StoredCredentials, StoredSecret
+from cloud.hub.devices.anchors import anchors_in
+from cloud.hub.devices.credentials import CERTIFICATE, HASHED, StoredCredentials, StoredSecret
 from cloud.hub.devices.documents import is_device_id
 from cloud.hub.groups import Key
 from cloud.hub.registry.device_changes import DeviceCursor, DeviceState, TenantChanges, TenantPosition
@@ -65,7 +68,8 @@ class _Taken(NamedTuple):
 
 def make_page(gateway: Key, changes: TenantChanges, held: str) -> MadePage:
     """Return the page with the first of some changes. `held`: the cursor that the gateway has stored."""
-    taken = _take(changes.states)
+    anchors = _anchors(changes)
+    taken = _take(changes.states, PAGE_ROOM - len(msgspec.json.encode(anchors)))
     end = taken.last.position if taken.last is not None else changes.end
     cursor = changes.cursor.at(changes.tenant, end)
     covered = None
@@ -82,6 +86,7 @@ def make_page(gateway: Key, changes: TenantChanges, held: str) -> MadePage:
         range=covered,
         entries=tuple(taken.entries),
         removed=tuple(taken.removed) if covered is None else (),
+        anchors=anchors,
     )
     return MadePage(page, cursor)
 
@@ -115,14 +120,25 @@ def _is_place(position: TenantPosition) -> bool:
     return all(not name or is_device_id(name) for name in given)
 
 
-def _take(states: Iterable[DeviceState]) -> _Taken:
-    """Return the states that fit in a page, at least one."""
+def _anchors(changes: TenantChanges) -> tuple[TrustAnchor, ...] | None:
+    """Return the authorities of a tenant; None if the gateway has them already."""
+    if not changes.described:
+        return None
+    try:
+        return tuple(anchors_in(changes.document)) if changes.document is not None else ()
+    except (msgspec.MsgspecError, ValueError) as error:
+        log.warning("the authorities of tenant %s cannot be read, and gateways trust none: %s", changes.tenant, error)
+        return ()
+
+
+def _take(states: Iterable[DeviceState], room: int) -> _Taken:
+    """Return the states that fit in a page, at least one. `room`: bytes for them."""
     entries, removed, size = list[DeviceEntry](), list[str](), 0
     last: DeviceState | None = None
     for state in states:
         entry = _entry(state)
         size += len(state.device) + 3 if entry is None else len(msgspec.json.encode(entry)) + 1
-        if size > PAGE_ROOM and last is not None:
+        if size > room and last is not None:
             return _Taken(entries, removed, last)
         if entry is None:
             removed.append(state.device)
@@ -147,14 +163,24 @@ def entry_of(
     device: str, document: str, credentials: Iterable[CredentialRow], offers: Iterable[OfferedUpdate] = ()
 ) -> DeviceEntry:
     """Return what a gateway gets of a device."""
-    found = [msgspec.json.decode(row.document, type=StoredCredentials) for row in credentials if row.type == HASHED]
-    found = [each for each in found if each.enabled]
+    used = [row for row in credentials if row.type in (HASHED, CERTIFICATE)]
+    stored = [each for row in used if (each := msgspec.json.decode(row.document, type=StoredCredentials)).enabled]
+    passwords = (_login(each) for each in stored if each.type == HASHED)
     return DeviceEntry(
         device=device,
         enabled=_is_enabled(document),
-        logins=tuple(each for each in map(_login, found) if each.secrets),
+        logins=tuple(each for each in passwords if each.secrets),
+        subjects=tuple(
+            _subject(each, one) for each in stored if each.type != HASHED for one in each.secrets if one.enabled
+        ),
         offers=tuple(offers),
     )
+
+
+def _subject(stored: StoredCredentials, secret: StoredSecret) -> DeviceSubject:
+    not_before = secret.not_before.timestamp() if secret.not_before is not None else None
+    not_after = secret.not_after.timestamp() if secret.not_after is not None else None
+    return DeviceSubject(auth_id=stored.auth_id, not_before=not_before, not_after=not_after)
 
 
 def _login(stored: StoredCredentials) -> DeviceAccount:

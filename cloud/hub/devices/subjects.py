@@ -1,4 +1,4 @@
-"""Subjects of certificates as text (RFC 4514), and identifiers that templates make of them. Pure."""
+"""Subjects, certificates and keys in the documents of devices, and their checks. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
-from cryptography.x509.oid import NameOID
 
+from bridge import certificate_subjects
+from bridge.certificate_subjects import PLACEHOLDERS, WHOLE, SubjectError, placeholders_in
+from bridge.limits import AUTH_ID_CHARACTERS_MAX
 from cloud.hub.devices.documents import InvalidDocument
-from cloud.hub.devices.limits import AUTH_ID_CHARACTERS_MAX
 
-WHOLE: Final = "{{subject-dn}}"
-_PARTS: Final[Mapping[str, x509.ObjectIdentifier]] = {
-    "{{subject-cn}}": NameOID.COMMON_NAME,
-    "{{subject-ou}}": NameOID.ORGANIZATIONAL_UNIT_NAME,
-    "{{subject-o}}": NameOID.ORGANIZATION_NAME,
-}
 _OIDS: Final[Mapping[str, str]] = {
     "EMAILADDRESS": "1.2.840.113549.1.9.1",
     "E": "1.2.840.113549.1.9.1",
@@ -35,7 +30,6 @@ _OIDS: Final[Mapping[str, str]] = {
 """Attribute types that other programs write by name, and RFC 4514 by number."""
 _TYPE: Final = re.compile(r"(^|(?<!\\)[,+])\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*")
 _SPACE_BEFORE: Final = re.compile(r"(?<!\\)\s+(?=[,+])")
-_PLACEHOLDER: Final = re.compile(r"\{\{[^{}]*\}\}")
 
 
 def decode_base64(text: str, what: str) -> bytes:
@@ -100,34 +94,25 @@ def _type_by_number(found: re.Match[str]) -> str:
 
 def subject_text(subject: x509.Name, what: str) -> str:
     """Return a subject as text. Raises `InvalidDocument` for an empty or long one."""
-    text = subject.rfc4514_string()
-    if not 0 < len(text) <= AUTH_ID_CHARACTERS_MAX:
-        raise InvalidDocument(f"the subject of {what} is empty, or longer than {AUTH_ID_CHARACTERS_MAX} characters")
-    return text
+    try:
+        return certificate_subjects.subject_text(subject, what)
+    except SubjectError as error:
+        raise InvalidDocument(str(error)) from None
 
 
 def check_template(template: str, what: str) -> None:
     """Check the placeholders of a template. Raises `InvalidDocument`."""
-    found = _PLACEHOLDER.findall(template)
-    if not found or any(each != WHOLE and each not in _PARTS for each in found):
-        raise InvalidDocument(f"{what} needs at least one of {', '.join((WHOLE, *_PARTS))}, and no other placeholder")
+    found = placeholders_in(template)
+    if not found or any(each != WHOLE and each not in PLACEHOLDERS for each in found):
+        names = ", ".join((WHOLE, *PLACEHOLDERS))
+        raise InvalidDocument(f"{what} needs at least one of {names}, and no other placeholder")
     if len(template) > AUTH_ID_CHARACTERS_MAX:
         raise InvalidDocument(f"{what} is longer than {AUTH_ID_CHARACTERS_MAX} characters")
 
 
 def apply_template(template: str, subject: x509.Name) -> str:
     """Return the identifier of a subject. Raises `InvalidDocument` if the subject lacks a part."""
-
-    def value(found: re.Match[str]) -> str:
-        if found[0] == WHOLE:
-            return subject.rfc4514_string()
-        parts = subject.get_attributes_for_oid(_PARTS[found[0]])
-        if not parts:
-            raise InvalidDocument(f"the subject of the certificate has nothing for {found[0]}")
-        text = parts[0].value
-        return text if isinstance(text, str) else text.decode("utf-8", "replace")
-
-    made = _PLACEHOLDER.sub(value, template)
-    if not 0 < len(made) <= AUTH_ID_CHARACTERS_MAX:
-        raise InvalidDocument(f"the template makes an identifier longer than {AUTH_ID_CHARACTERS_MAX} characters")
-    return made
+    try:
+        return certificate_subjects.apply_template(template, subject)
+    except SubjectError as error:
+        raise InvalidDocument(str(error)) from None

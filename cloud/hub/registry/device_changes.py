@@ -25,8 +25,19 @@ from cloud.hub.registry.device_offers import offers_of
 from cloud.hub.registry.device_targets import GATEWAY, SELECTOR, SELECTORS_MAX, selectors_of
 from cloud.hub.registry.devices import CredentialRow
 from cloud.hub.registry.labels import labels_of
-from cloud.hub.registry.schema import device_credentials, device_selectors, device_targets, device_tenants, devices
+from cloud.hub.registry.schema import (
+    device_credentials,
+    device_selectors,
+    device_targets,
+    device_tenants,
+    devices,
+    trust_anchors,
+)
 
+CURSOR_FORM: Final = 1
+"""Form of what a cursor stands for: since form 1 pages have subjects of certificates, and authorities."""
+CERTIFICATE_TYPE: Final = "x509-cert"
+"""Type of the credentials with the subject of certificates."""
 ROWS_MAX: Final = 100
 """Devices of one page before its bytes are counted: 6 MiB if all have the most credentials."""
 
@@ -50,6 +61,8 @@ class DeviceCursor(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     """Labels of the gateway that decided about selectors."""
     tenants: dict[str, TenantPosition] = {}
+    form: int = 0
+    """`CURSOR_FORM` of the program that made it."""
 
     def at(self, tenant: str, position: TenantPosition | None) -> DeviceCursor:
         """Return the cursor with another position in a tenant; None: without it."""
@@ -59,7 +72,7 @@ class DeviceCursor(msgspec.Struct, frozen=True):
 
     def restarted(self, registry: str) -> DeviceCursor:
         """Return the cursor of a gateway that gets all its devices again."""
-        return DeviceCursor(registry, {}, dict.fromkeys(self.tenants, TenantPosition(0)))
+        return DeviceCursor(registry, {}, dict.fromkeys(self.tenants, TenantPosition(0)), CURSOR_FORM)
 
 
 @hides("document", "credentials")
@@ -92,6 +105,8 @@ class TenantChanges(NamedTuple):
     """True if the range reaches to the last id."""
     cursor: DeviceCursor
     """Cursor before these changes."""
+    described: bool = True
+    """The gateway may not know the document."""
 
 
 class GatewayRead(NamedTuple):
@@ -162,7 +177,7 @@ def _read(tx: sa.Connection, gateway: Key, cursor: DeviceCursor, rows: int) -> G
     for gone in cursor.tenants.keys() - tenants.keys():
         return GatewayRead(TenantChanges(gone, None, "", [], None, True, cursor), cursor)
     labels = labels_of(tx, owner, (name,)).get(name, {})
-    cursor = _relabelled(tx, cursor, labels, tenants)
+    cursor = _relabelled(tx, _reformed(tx, cursor), labels, tenants)
     for each in tenants.values():
         targets = _targets(tx, each.tenant, name, labels)
         position = cursor.tenants.get(each.tenant)
@@ -181,6 +196,23 @@ def _read(tx: sa.Connection, gateway: Key, cursor: DeviceCursor, rows: int) -> G
     return GatewayRead(None, cursor)
 
 
+def _reformed(tx: sa.Connection, cursor: DeviceCursor) -> DeviceCursor:
+    """Return the cursor in the present form; a tenant begins again if pages of an older form lacked something of it."""
+    if cursor.form >= CURSOR_FORM:
+        return cursor
+    trusting = sa.select(trust_anchors.c.tenant)
+    subjects = sa.select(device_credentials.c.tenant).where(device_credentials.c.type == CERTIFICATE_TYPE)
+    kept = dict(cursor.tenants)
+    for tenant in cursor.tenants:
+        some = (
+            query.where(column == tenant).limit(1)
+            for query, column in ((trusting, trust_anchors.c.tenant), (subjects, device_credentials.c.tenant))
+        )
+        if any(tx.execute(query).first() is not None for query in some):
+            kept[tenant] = TenantPosition(0)
+    return msgspec.structs.replace(cursor, tenants=kept, form=CURSOR_FORM)
+
+
 def _relabelled(
     tx: sa.Connection, cursor: DeviceCursor, labels: Mapping[str, str], tenants: Iterable[str]
 ) -> DeviceCursor:
@@ -192,7 +224,7 @@ def _relabelled(
         chosen = [_parsed(each) for each in selectors_of(tx, tenant)]
         if any(each.matches(labels) != each.matches(cursor.labels) for each in chosen) and tenant in kept:
             kept[tenant] = TenantPosition(0)
-    return DeviceCursor(cursor.registry, dict(labels), kept)
+    return msgspec.structs.replace(cursor, labels=dict(labels), tenants=kept)
 
 
 def _targets(tx: sa.Connection, tenant: str, gateway: str, labels: Mapping[str, str]) -> list[str]:
@@ -235,7 +267,7 @@ def _snapshot(
     states = _states(tx, tenant.tenant, names, set(names), place)
     complete = len(found) <= rows
     end = TenantPosition(position.revision) if complete else place(names[-1])
-    return TenantChanges(tenant.tenant, tenant.document, after, states, end, complete, cursor)
+    return TenantChanges(tenant.tenant, tenant.document, after, states, end, complete, cursor, not after)
 
 
 def _changes(
@@ -265,7 +297,8 @@ def _changes(
     states = _states(tx, tenant.tenant, names, concerned, places.__getitem__)
     complete = len(taken) <= rows
     end = TenantPosition(tenant.last_revision) if complete else _place(some[-1])
-    return TenantChanges(tenant.tenant, tenant.document, None, states, end, complete, cursor)
+    described = tenant.revision > position.revision
+    return TenantChanges(tenant.tenant, tenant.document, None, states, end, complete, cursor, described)
 
 
 def _place(change: _Change) -> TenantPosition:

@@ -19,6 +19,7 @@ from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import DEVICES
 from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.identity.location import identity_file
+from edge.broker.security.certified_devices import CertifiedDevices
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.hub_device_file import PageOutOfStep
 from edge.broker.security.hub_devices import DeviceNames, HubDevices
@@ -46,12 +47,14 @@ class HubDeviceFollower:
         certificate: Path,
         verify: Callable[[SignedDevicePage], DevicePage],
         changed: Callable[[DeviceNames], None],
+        certified: CertifiedDevices,
     ) -> None:
         """`certificate`: that of the connector to the hub of the enrolment. `verify` runs in a thread and raises
-        `DevicePageError`; `changed` gets the names of changed devices."""
+        `DevicePageError`; `changed` gets the names of changed devices, and `certified` follows their authorities."""
         self.trouble: str | None = devices.shortage
         """Reason why the last page was not used, or not all of it; None if it was."""
         self.devices = devices
+        self.certified = certified
         self._certificate = str(certificate)
         self._verify = verify
         self._changed = changed
@@ -112,8 +115,7 @@ class HubDeviceFollower:
                 answer(ForwardOutcome.RELEASED, str(why))
                 return
             self._note(self.devices.shortage)
-            self._changed(names)
-            self._follow_departed()
+            self._apply(names)
             answer(ForwardOutcome.ACCEPTED, "")
 
     async def _use(self, body: bytes) -> DeviceNames:
@@ -131,8 +133,13 @@ class HubDeviceFollower:
         except CredentialsError as why:
             self._note(str(why))
         else:
-            self._changed(self.devices.replace(index))
-            self._follow_departed()
+            self._apply(self.devices.replace(index))
+
+    def _apply(self, names: DeviceNames) -> None:
+        """Use changed devices."""
+        self._changed(names)
+        self.certified.follow()
+        self._follow_departed()
 
     def _follow_departed(self) -> None:
         departed = self.devices.departed
@@ -175,6 +182,7 @@ def follow_hub_devices(data: Path, gate: Authenticator, api: DeviceApiConfigurat
         certificate=identity_file(data),
         verify=partial(_verify, data),
         changed=lambda names: gate.update_devices(names.identities, names.users),
+        certified=CertifiedDevices(devices, lambda: gate.users),
     )
 
 

@@ -26,6 +26,7 @@ from edge.broker.listeners.tls import Certificates, NoteServerName, TlsError
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.refusals import RefusalJournal
 from edge.broker.model.tracing import UNTRACED, Tracer
+from edge.broker.security.certified_devices import CertifiedDevices
 from edge.broker.security.site import Site
 
 
@@ -82,6 +83,7 @@ class BrokerListeners:
             self.by_name[listener.name] = TcpListener(listener.name, make, refuse, self.wrong_port, tracer)
         self._server_names: NoteServerName | None = None
         self._certificates: Certificates | None = None
+        self._devices: CertifiedDevices | None = None
         self._data = data
         self._checked_at = 0.0
 
@@ -126,7 +128,13 @@ class BrokerListeners:
             except TlsError as error:
                 raise ListenError(f"{name}: {error}") from error
             self._certificates.note_server_names(self._server_names)
+            if self._devices is not None:
+                self._certificates.admit_devices(self._devices)
         return self._certificates
+
+    def admit_devices(self, devices: CertifiedDevices) -> None:
+        """Trust the authorities of these devices for client certificates too. Call it before `start`."""
+        self._devices = devices
 
     def check_certificates(self, now: float) -> None:
         """Read changed certificate files, at most every `limits.CERTIFICATES_CHECK_S`."""

@@ -22,6 +22,7 @@ from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.remote import remote_of
 from edge.broker.model.tracing import UNTRACED, Tracer
+from edge.broker.security.certified_devices import UNRECOGNIZED
 
 if TYPE_CHECKING:
     from edge.broker.listeners.ocsp.certificate_status import CertificateStatus
@@ -142,6 +143,8 @@ class Handshakes:
         self._certified: dict[TlsTransport, str] = {}
         """Connections with a client certificate and its digest; at most half of them are closed."""
         self._certified_max = CERTIFIED_MIN
+        self._devices: set[TlsTransport] = set()
+        """Connections of devices of the hub among them."""
         self._rate = rate
         self._later: asyncio.TimerHandle | None = None
         """Timer until the rate allows the next one."""
@@ -183,7 +186,10 @@ class Handshakes:
         self._over(transport)
         certificate = _certificate_of(transport)
         if certificate is None:
-            return self._admitted(transport)
+            return self._admitted(transport, None)
+        recognized = self._certificates.recognize(certificate)
+        if recognized.by_hub and not recognized.configured:  # lists and responders of `clientCa` do not know it
+            return self._admitted_with_certificate(transport, _digest(certificate))
         why = self._certificates.revocations.refusal(certificate)
         if why is not None:
             self._refuse(transport, why)
@@ -221,6 +227,19 @@ class Handshakes:
         """Close connections with a certificate that an OCSP answer revokes."""
         for transport in [each for each, own in self._certified.items() if own == digest]:
             self._close_revoked(transport)
+
+    def close_untrusted(self) -> None:
+        """Close connections of devices that their certificates no longer prove."""
+        self._drop_closed()
+        for transport in list(self._devices):
+            certificate = _certificate_of(transport)
+            if certificate is None or self._certificates.recognize(certificate).identity is None:
+                log.warning(
+                    "%s: closing the connection of %s: its certificate is not trusted now",
+                    self._name,
+                    _remote(transport),
+                )
+                transport.abort()
 
     def refresh(self, status: CertificateStatus) -> None:
         """Ask about certificates again after the end of their OCSP answer. Called every few seconds: it takes two
@@ -264,10 +283,15 @@ class Handshakes:
         self._certified[transport] = digest
         if len(self._certified) >= self._certified_max:
             self._drop_closed()
-        return self._admitted(transport)
+        certificate = _certificate_of(transport)
+        recognized = self._certificates.recognize(certificate) if certificate is not None else UNRECOGNIZED
+        if recognized.identity is not None:
+            self._devices.add(transport)
+        if recognized.by_hub:
+            return self._admitted(transport, recognized.identity)
+        return self._admitted(transport, self._identify(transport.get_extra_info("peercert")))
 
-    def _admitted(self, transport: TlsTransport) -> asyncio.Protocol | None:
-        identity = self._identify(transport.get_extra_info("peercert"))
+    def _admitted(self, transport: TlsTransport, identity: str | None) -> asyncio.Protocol | None:
         admit = self._admit
         if self._others:
             admit = self._others.get(transport.get_extra_info("ssl_object").selected_alpn_protocol() or "", admit)
@@ -293,6 +317,7 @@ class Handshakes:
     def _drop_closed(self) -> None:
         self._certified = {each: digest for each, digest in self._certified.items() if not each.is_closing()}
         self._certified_max = max(CERTIFIED_MIN, 2 * len(self._certified))
+        self._devices &= self._certified.keys()
 
     def _begin(self) -> None:
         """Start handshakes up to the limit, fairly by address, so that a stalled address delays only itself."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
 from edge.broker.listeners.revocations import ClientRevocations
+from edge.broker.security.certified_devices import UNRECOGNIZED, CertifiedDevices, RecognizedCertificate
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 from edge.broker.security.stamp import Stamp, stamp_of
 
@@ -46,6 +47,10 @@ class CertificateReviewer(Protocol):
         """Close connections with a certificate that an OCSP answer revokes."""
         ...
 
+    def close_untrusted(self) -> None:
+        """Close connections of devices that their certificates no longer prove."""
+        ...
+
     def refresh(self, status: CertificateStatus) -> None:
         """Ask about certificates again after the end of their OCSP answer."""
         ...
@@ -69,6 +74,10 @@ class Certificates:
         self.trouble: str | None = None
         """Why the current files are not in use; None if they are."""
         self._stamps = _stamps(files)
+        self._devices: CertifiedDevices | None = None
+        """Devices of the hub that have certificates."""
+        self._configured: list[bytes] = []
+        """Certificates of `clientCa` in DER; only with devices of the hub."""
         self.context = self._make_context()
         self.revocations = ClientRevocations(_crl_of(files), files.client_ca, time.time)
         self.reviewers: list[CertificateReviewer] = []
@@ -80,6 +89,17 @@ class Certificates:
     def note_server_names(self, note: NoteServerName | None) -> None:
         """Call `note` with the server name of each handshake from now on (RFC 6066 section 3); None: ignore them."""
         self._server_name = self.context.sni_callback = note
+
+    def admit_devices(self, devices: CertifiedDevices) -> None:
+        """Trust the authorities of these devices for client certificates too, and follow their changes."""
+        self._devices = devices
+        devices.watch(self._follow_devices)
+        if devices.certificates:
+            self._follow_devices()
+
+    def recognize(self, certificate: bytes) -> RecognizedCertificate:
+        """Return what a verified client certificate (DER) proves by the authorities of the hub."""
+        return UNRECOGNIZED if self._devices is None else self._devices.recognize(certificate, self._configured)
 
     def follow(self, files: TlsListener) -> None:
         """Apply the revocation list of a changed configuration, and its OCSP."""
@@ -118,7 +138,26 @@ class Certificates:
     def _make_context(self) -> ssl.SSLContext:
         context = make_context(self.files, self._protocols)
         context.sni_callback = self._server_name
+        authorities = self._devices.certificates if self._devices is not None else ()
+        self._configured = _configured(self.files) if authorities else []
+        if authorities:
+            known = {_key_of(each) for each in self._configured}
+            further = [each for each in authorities if _key_of(each) not in known]
+            if further:
+                context.load_verify_locations(cadata=b"".join(further))
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            if context.verify_mode is ssl.CERT_NONE:
+                context.verify_mode = ssl.CERT_OPTIONAL
         return context
+
+    def _follow_devices(self) -> None:
+        """Apply changed authorities: to new connections, and to those of devices that are not trusted any more."""
+        try:
+            self.context = self._make_context()
+        except (TlsError, ssl.SSLError) as error:
+            log.warning("the authorities of the hub's devices do not apply to new connections: %s", error)
+        for each in self.reviewers:
+            each.close_untrusted()
 
     def _follow_status(self, files: TlsListener) -> None:
         wanted = files.client_ocsp if isinstance(files, DeviceTls) and files.client_ca is not None else None
@@ -139,6 +178,30 @@ class Certificates:
     def _close_revoked(self, digest: str) -> None:
         for each in self.reviewers:
             each.close_revoked(digest)
+
+
+def _configured(files: TlsListener) -> list[bytes]:
+    """Return the certificates of `clientCa` in DER. Raises TlsError."""
+    if files.client_ca is None:
+        return []
+    from cryptography import x509  # noqa: PLC0415 - 10 MiB, only with authorities of the hub
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
+
+    try:
+        found = x509.load_pem_x509_certificates(Path(files.client_ca).read_bytes())
+    except (OSError, ValueError) as error:
+        raise TlsError(f"client authority {files.client_ca}: {error}") from error
+    return [each.public_bytes(Encoding.DER) for each in found]
+
+
+def _key_of(certificate: bytes) -> tuple[bytes, bytes]:
+    """Return subject and public key of a certificate, in DER."""
+    from cryptography import x509  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415
+
+    found = x509.load_der_x509_certificate(certificate)
+    key = found.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return found.subject.public_bytes(), key
 
 
 def _crl_of(files: TlsListener) -> str | None:

@@ -42,7 +42,7 @@ from edge.broker.security.limits import (
     VERIFICATION_WAIT_S_MAX,
 )
 from edge.broker.security.login_throttle import Failures
-from edge.broker.security.proof import Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
+from edge.broker.security.proof import CertifiedIdentity, Decided, LoginVerdict, TokenOrigin, VerifiedIdentity
 from edge.broker.security.sign_in import BearerVerifier
 from edge.broker.security.sign_outs import SignOuts
 from edge.broker.security.token_grants import TokenGrants, revoke_grant
@@ -448,6 +448,8 @@ class Authenticator:
         `restored`: it logged in earlier.
         """
         known = self._account(proven.user) is not None
+        if isinstance(proven.user, CertifiedIdentity) and proven.user in self._users:
+            return None  # the certificate proves the device, and not the user who has its name
         if (not known and proven.expires_at_s is None) or self.sign_outs.covers(proven.origin):
             return None
         if known and not restored:

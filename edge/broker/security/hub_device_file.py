@@ -7,13 +7,13 @@ because the hub is away. One process writes it; commands read it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from bridge.device_pages import DeviceEntry, DevicePage, digest_of
+from bridge.device_pages import DeviceEntry, DevicePage, TrustAnchor, digest_of
 from edge.broker.security.credentials import CredentialsError, CredentialsUnavailable, connect_private
 
 T = TypeVar("T")
@@ -33,6 +33,11 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 _CURSOR: Final = "cursor"
 _OWNER: Final = "owner"
 _HONO: Final = "hono tenant"
+_READ: Final = "read"
+"""Name in `meta` of the digest of the cursor that a program of this form has stored. An older one leaves it, and knows
+neither subjects of certificates nor authorities."""
+_ANCHORS: Final = "anchors "
+"""Begin of the names in `meta` of the authorities of a tenant."""
 _DEPARTED: Final = "departed "
 """Begin of the names in `meta` of devices that were removed, and may have commands to return."""
 _PREFIX: Final = (len(_DEPARTED) + 1, len(_DEPARTED), _DEPARTED)
@@ -137,6 +142,17 @@ class HubDeviceFile:
         """Return the tenants with devices that did not fit."""
         return {name for (name,) in self._rows("SELECT substr(name, 6) FROM meta WHERE name LIKE 'left %'")}
 
+    def is_outdated(self) -> bool:
+        """Return whether a program that takes less from a page has stored the last one."""
+        cursor = self.cursor()
+        return bool(cursor) and self._meta(_READ) != digest_of(cursor)
+
+    def anchors(self) -> dict[str, tuple[TrustAnchor, ...]]:
+        """Return the authorities of the tenants that have some."""
+        query = "SELECT substr(name, ?), value FROM meta WHERE substr(name, 1, ?) = ?"
+        rows = self._rows(query, len(_ANCHORS) + 1, len(_ANCHORS), _ANCHORS)
+        return {tenant: _decode_anchors(value) for tenant, value in rows}
+
     def departed(self) -> set[tuple[str, str]]:
         """Return tenant and id of the devices that were removed, until `forget_departed`."""
         names = self._rows("SELECT substr(name, ?) FROM meta WHERE substr(name, 1, ?) = ?", *_PREFIX)
@@ -176,12 +192,21 @@ class HubDeviceFile:
         entries = [self._put(page.devices_of, entry, freed) for entry in page.entries]
         self._connection.execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (page.devices_of, page.enabled))
         self._set_meta(_CURSOR, page.cursor)
+        self._set_meta(_READ, digest_of(page.cursor))
+        if page.anchors is not None:
+            self._set_anchors(page.devices_of, page.anchors)
         self._set_meta(_OWNER, page.tenant)
         if left:
             self._set_meta(f"left {page.devices_of}", "1")
         elif page.range is not None and not page.range.after:
             self._connection.execute("DELETE FROM meta WHERE name = ?", (f"left {page.devices_of}",))
         return AppliedPage(entries, removed, freed)
+
+    def _set_anchors(self, tenant: str, anchors: Sequence[TrustAnchor]) -> None:
+        if anchors:
+            self._set_meta(f"{_ANCHORS}{tenant}", msgspec.json.encode(anchors).decode())
+        else:
+            self._connection.execute("DELETE FROM meta WHERE name = ?", (f"{_ANCHORS}{tenant}",))
 
     def _set_meta(self, name: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
@@ -264,6 +289,13 @@ def decode_entry(encoded: bytes) -> DeviceEntry:
         return msgspec.json.decode(encoded, type=DeviceEntry)
     except (msgspec.MsgspecError, UnicodeError) as why:
         raise CredentialsUnavailable(f"a device in {FILE} cannot be read: {why}") from None
+
+
+def _decode_anchors(encoded: str) -> tuple[TrustAnchor, ...]:
+    try:
+        return msgspec.json.decode(encoded, type=tuple[TrustAnchor, ...])
+    except (msgspec.MsgspecError, UnicodeError) as why:
+        raise CredentialsUnavailable(f"the authorities of a tenant in {FILE} cannot be read: {why}") from None
 
 
 def identity_of(tenant: str, device: str, owner: str, hono_tenant: str) -> str:

@@ -21,11 +21,13 @@ from bridge.device_pages import (
     DevicePage,
     DeviceSecretHash,
     OfferedUpdate,
+    TrustAnchor,
 )
 from bridge.hidden import hides
 from bridge.sasl.scram import ITERATIONS, ScramKeys
 from edge.broker.model.authorization import AccessRule
 from edge.broker.security.credentials import CredentialSecret, CredentialsError, CredentialUser
+from edge.broker.security.device_subjects import DeviceSubjects
 from edge.broker.security.hub_device_file import (
     FILE,
     AppliedPage,
@@ -75,14 +77,20 @@ class DeviceIndex:
         """Offers by tenant and device, of devices that have some and are enabled."""
         self.offers_revision = 0
         """Number that rises when offers change."""
+        self.subjects = DeviceSubjects()
+        self.anchors: dict[str, tuple[TrustAnchor, ...]] = {}
+        """Authorities by tenant."""
+        self.outdated = file is not None and file.is_outdated()
+        """A program that takes less from a page has stored the last one."""
         self.departed: set[tuple[str, str]] = set()
         """Tenant and id of devices that the hub took away, until they have no commands to return."""
         if file is not None:
             self.cursor, self.owner, self.enabled, self.left = file.cursor(), file.owner(), file.tenants(), file.left()
-            self.departed = file.departed()
+            self.departed, self.anchors = file.departed(), file.anchors()
             for stored in file.devices():
                 self.entries.setdefault(stored.tenant, {})[stored.device] = stored.entry
                 self._note_offers(stored.tenant, stored.device, stored.entry)
+                self.subjects.replace(stored.tenant, stored.device, b"", stored.entry)
             for login in file.logins():
                 self.logins.setdefault(login.tenant, {})[login.auth_id] = login.device
         # an older program does not know the departed ones, and may have got some of them back
@@ -92,21 +100,23 @@ class DeviceIndex:
 
     def remove(self, tenant: str, device: str) -> None:
         """Remove a device, if it is there, without its user names."""
-        self._drop(tenant, device)
+        self._drop(tenant, device, b"")
         self.departed.add((tenant, device))
         self._note_offers(tenant, device, b"")
 
     def put(self, stored: StoredDevice) -> None:
         """Add or replace a device, without its user names."""
-        self._drop(stored.tenant, stored.device)
+        self._drop(stored.tenant, stored.device, stored.entry)
         self.entries[stored.tenant][stored.device] = stored.entry
         self.departed.discard((stored.tenant, stored.device))
         self.count += 1
         self.bytes += len(stored.entry)
         self._note_offers(stored.tenant, stored.device, stored.entry)
 
-    def _drop(self, tenant: str, device: str) -> None:
+    def _drop(self, tenant: str, device: str, entry: bytes) -> None:
+        """Remove the entry of a device, if it is there; `entry` follows."""
         before = self.entries[tenant].pop(device, None)
+        self.subjects.replace(tenant, device, before or b"", entry)
         if before is not None:
             self.count -= 1
             self.bytes -= len(before)
@@ -170,8 +180,8 @@ class HubDevices:
 
     @property
     def wants_all(self) -> bool:
-        """True if devices were left out, and there is room again."""
-        return bool(self._index.left) and self._index.count < HUB_DEVICES_MAX
+        """True if devices were left out, and there is room again, or an older program has stored the last page."""
+        return self._index.outdated or (bool(self._index.left) and self._index.count < HUB_DEVICES_MAX)
 
     # --- lookups ------------------------------------------------------------------------------------------------
 
@@ -193,6 +203,20 @@ class HubDevices:
         if entry is None or self.identity_of(tenant, device) != identity:
             return None
         return self._user(tenant, device, entry.logins)
+
+    @property
+    def anchors(self) -> dict[str, tuple[TrustAnchor, ...]]:
+        """Authorities of the tenants that are enabled."""
+        return {tenant: found for tenant, found in self._index.anchors.items() if self._index.enabled.get(tenant)}
+
+    def certified(self, tenant: str, auth_id: str, at_s: float) -> str | None:
+        """Return the identity of the device with an identifier in its certificate, at a time in UTC seconds; None if it
+        is unknown or disabled."""
+        device = self._index.subjects.find(tenant, auth_id)
+        entry = self._find(tenant, device) if device is not None else None
+        if entry is None or not any(each.auth_id == auth_id and each.is_valid(at_s) for each in entry.subjects):
+            return None
+        return self.identity_of(tenant, entry.device)
 
     def identity_of(self, tenant: str, device: str) -> str:
         """Return the identity of a device."""
@@ -282,6 +306,9 @@ class HubDevices:
             index.offers_revision += bool(index.offers)
         identities = {self.identity_of(tenant, device) for device in changed}
         index.owner, index.cursor, index.enabled[tenant] = page.tenant, page.cursor, page.enabled
+        index.outdated = False
+        if page.anchors is not None:
+            index.anchors[tenant] = page.anchors
         if fitted.left:
             index.left.add(tenant)
         elif page.range is not None and not page.range.after:

@@ -36,6 +36,12 @@ class TokenOrigin(NamedTuple):
     """The token, to ask the issuer again; empty without introspection."""
 
 
+class CertifiedIdentity(str):
+    """Identity of a device that a certificate has proven. It is never that of a user of this gateway."""
+
+    __slots__ = ()
+
+
 class VerifiedIdentity(NamedTuple):
     """Identity of an authenticated client, the same for all mechanisms."""
 

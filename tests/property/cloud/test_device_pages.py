@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from bridge.device_pages import DevicePage
 from cloud.hub.devices.pages import make_page, read_cursor
+from cloud.hub.devices.tenants import read_tenant
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry import labels
 from cloud.hub.registry.device_changes import DeviceChanges, DeviceCursor
@@ -25,6 +26,7 @@ from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.opening import open_registry
 from edge.broker.security.hub_device_file import PageOutOfStep
 from edge.broker.security.hub_devices import FittedPage, HubDevices
+from tests.support.device_certificates import DeviceAuthority
 
 OWNER: Final = "acme"
 TENANTS: Final = ("acme", "plant")
@@ -33,6 +35,8 @@ SITES: Final = ("berlin", "paris")
 REGISTRY: Final = "r"
 ROWS: Final = 2
 """Devices of a page: small, so that snapshots and changes are cut."""
+
+AUTHORITIES: Final = {name: DeviceAuthority.make(name).key_document() for name in ("one", "two")}
 
 names = st.sampled_from([f"d{number}" for number in range(7)])
 tenants = st.sampled_from(TENANTS)
@@ -88,6 +92,7 @@ class DeviceTravel(RuleBasedStateMachine):
         self.passwords: dict[tuple[str, str], str] = {}
         self.labels: dict[str, str | None] = {}
         self.enabled = dict.fromkeys(TENANTS, True)
+        self.trusted = {name: list[str]() for name in TENANTS}
 
     def teardown(self) -> None:
         for gateway in self.gateways.values():
@@ -100,16 +105,18 @@ class DeviceTravel(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for tenant in TENANTS:
-            self.set_enabled(tenant, True)
+            self.set_enabled(tenant, True, set())
 
     # --- changes ------------------------------------------------------------------------------------------------
 
-    @rule(tenant=tenants, enabled=st.booleans())
-    def set_enabled(self, tenant: str, enabled: bool) -> None:
+    @rule(tenant=tenants, enabled=st.booleans(), trusted=st.sets(st.sampled_from(sorted(AUTHORITIES))))
+    def set_enabled(self, tenant: str, enabled: bool, trusted: set[str]) -> None:
         self.now_us += 1
-        change = TenantChange(tenant, json.dumps({"enabled": enabled}), (), self.now_us, "ann")
+        named = [{"id": name, **AUTHORITIES[name]} for name in sorted(trusted)]
+        wanted = read_tenant(json.dumps({"enabled": enabled, "trusted-ca": named}).encode())
+        change = TenantChange(tenant, wanted.text, (), self.now_us, "ann")
         self.tenants.put(change, OWNER, 9, lambda _: None)
-        self.enabled[tenant] = enabled
+        self.enabled[tenant], self.trusted[tenant] = enabled, sorted(trusted)
 
     @rule(tenant=tenants, device=names, chosen=targets)
     def put(self, tenant: str, device: str, chosen: tuple[set[str], str]) -> None:
@@ -140,7 +147,9 @@ class DeviceTravel(RuleBasedStateMachine):
         self.secrets += 1
         word = f"{borrowed}:{self.secrets}"
         document = {"type": "hashed-password", "auth_id": borrowed, "secrets": [{"id": word, "argon2": word}]}
+        certificate = {"type": "x509-cert", "auth_id": f"CN={borrowed}", "secrets": [{"id": word}]}
         rows = [CredentialRow("hashed-password", borrowed, json.dumps(document))]
+        rows.append(CredentialRow("x509-cert", f"CN={borrowed}", json.dumps(certificate)))
         self.registered.set_credentials(tenant, device, lambda _known, _rows: rows, lambda _: None)
         self.passwords[tenant, device] = word
 
@@ -212,8 +221,12 @@ class DeviceTravel(RuleBasedStateMachine):
             for key, (named, selector) in self.wanted.items()
             if gateway.name in named or (selector and parse_selector(selector).matches(mine))
         }
+        known = [each for each in read_cursor(gateway.devices.cursor, REGISTRY).tenants if self.enabled[each]]
+        trusted = {tenant: names for tenant in known if (names := self.trusted[tenant])}
         for devices in (gateway.devices, HubDevices(gateway.folder, ())):
             assert devices.count == len(expected)
+            sent = {tenant: [each.id for each in found] for tenant, found in devices.anchors.items() if found}
+            assert sent == trusted
             for tenant, device in expected:
                 identity = device if tenant == OWNER else f"{device}@{tenant}"
                 user = devices.user(identity)
@@ -221,6 +234,7 @@ class DeviceTravel(RuleBasedStateMachine):
                 word = self.passwords.get((tenant, device))
                 if user is not None and word is not None:
                     assert [secret.id for secret in user.secrets] == [word]
+                    assert devices.certified(tenant, f"CN={word.partition(':')[0]}", 0.0) == identity
                     login = devices.login(f"{word.partition(':')[0]}@{tenant}")
                     assert login is not None
                     assert login.name == identity

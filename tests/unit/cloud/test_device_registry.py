@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bridge.limits import AUTH_ID_CHARACTERS_MAX
 from cloud.hub.devices import service
 from cloud.hub.devices.credentials import SaltChanged, read_credentials
 from cloud.hub.devices.documents import InvalidDocument
-from cloud.hub.devices.limits import AUTH_ID_CHARACTERS_MAX, TRUST_ANCHORS_MAX
+from cloud.hub.devices.limits import TRUST_ANCHORS_MAX
 from cloud.hub.devices.service import DeviceRegistry, DevicesBusy
 from cloud.hub.devices.tenants import DeviceTenantDocument, read_tenant
 from cloud.hub.registry.device_search import SearchPage, SearchQuery

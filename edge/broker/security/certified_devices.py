@@ -1,0 +1,89 @@
+"""Devices that prove themselves with a certificate of an authority that their tenant trusts.
+
+The hub gives these authorities with the devices. One that issues certificates of devices says nothing about the users
+of this gateway: its certificates never name one, and only the authority itself may have issued them, not one below it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge.device_pages import TrustAnchor
+from edge.broker.security.hub_devices import HubDevices
+from edge.broker.security.proof import CertifiedIdentity
+
+if TYPE_CHECKING:
+    from edge.broker.security.trust_anchors import TrustedAuthorities
+
+
+class RecognizedCertificate(NamedTuple):
+    """Certificate of a client with regard to the authorities of the hub."""
+
+    by_hub: bool
+    """Its authority is one of them. False: `clientCa` decides."""
+    identity: CertifiedIdentity | None = None
+    """Device; None if there is none with this certificate."""
+    configured: bool = False
+    """An authority of `clientCa` has issued it too: the lists and responders of that one count."""
+
+
+UNRECOGNIZED = RecognizedCertificate(by_hub=False)
+
+
+class CertifiedDevices:
+    """Devices by their certificates. For the loop's thread."""
+
+    def __init__(
+        self, devices: HubDevices, users: Callable[[], Collection[str]], now_s: Callable[[], float] = time.time
+    ) -> None:
+        """`users` returns the names of the users of this gateway, which win over devices; `now_s` UTC seconds."""
+        self._devices = devices
+        self._users = users
+        self._now_s = now_s
+        self._anchors: Mapping[str, Sequence[TrustAnchor]] = {}
+        self._authorities: TrustedAuthorities | None = None
+        """None without authorities."""
+        self._watchers: list[Callable[[], None]] = []
+        self.follow()
+
+    @property
+    def certificates(self) -> Sequence[bytes]:
+        """Certificates of the authorities, in DER."""
+        return () if self._authorities is None else self._authorities.certificates
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after each change of the authorities."""
+        self._watchers.append(changed)
+
+    def follow(self) -> None:
+        """Apply changed authorities of the devices."""
+        anchors = self._devices.anchors
+        if anchors == self._anchors:
+            return
+        self._anchors, self._authorities = anchors, _read(anchors)
+        for changed in self._watchers:
+            changed()
+
+    def recognize(self, certificate: bytes, configured: Iterable[bytes] = ()) -> RecognizedCertificate:
+        """Return what a verified client certificate (DER) proves. `configured`: certificates of the authorities of
+        `clientCa`, in DER."""
+        if self._authorities is None:
+            return UNRECOGNIZED
+        found = self._authorities.issuers_of(certificate, configured)
+        if not found.named:
+            return UNRECOGNIZED
+        for issuer in found.issuers:
+            identity = self._devices.certified(issuer.tenant, issuer.auth_id, self._now_s())
+            if identity is not None and identity not in self._users():
+                return RecognizedCertificate(True, CertifiedIdentity(identity), found.configured)
+        return UNRECOGNIZED if found.configured else RecognizedCertificate(by_hub=True)
+
+
+def _read(anchors: Mapping[str, Sequence[TrustAnchor]]) -> TrustedAuthorities | None:
+    if not any(anchors.values()):
+        return None
+    from edge.broker.security.trust_anchors import TrustedAuthorities  # noqa: PLC0415 - cryptography takes 10 MiB
+
+    return TrustedAuthorities(anchors)
