@@ -635,7 +635,7 @@ NETWORK_LINK_RETRY_S: Final = 5.0
 NETWORK_IN_FLIGHT_BYTES_MAX: Final = 32 * MIB
 """Bytes of messages that a neighbour has not answered; above it only links without unanswered messages send to it."""
 
-NETWORK_LANE_BYTES_MAX: Final = 4 * MIB
+NETWORK_LINK_BYTES_MAX: Final = 4 * MIB
 """The same of one link between routers, which is for one address: a consumer that never answers stops no others."""
 
 NETWORK_MESSAGE_BYTES: Final = 200

@@ -101,15 +101,15 @@ class Load:
         await eventually(lambda: len(self.origin.answers) == self.origin.sent, "an answer to each message")
 
 
-def trace_now(receiver: NetworkConsumer) -> tuple[str, ...]:
-    trace: tuple[str, ...] = receiver.runs[-1].trace  # type: ignore[attr-defined]
-    return trace
+def hops_now(receiver: NetworkConsumer) -> tuple[str, ...]:
+    hops: tuple[str, ...] = receiver.runs[-1].hops  # type: ignore[attr-defined]
+    return hops
 
 
-async def path_back(load: Load, receiver: NetworkConsumer, trace: tuple[str, ...]) -> float:
+async def path_back(load: Load, receiver: NetworkConsumer, hops: tuple[str, ...]) -> float:
     """Return the seconds until messages arrive over this path and are accepted."""
     start = time.monotonic()
-    await eventually(lambda: receiver.runs and trace_now(receiver) == trace, f"messages over {trace}")
+    await eventually(lambda: receiver.runs and hops_now(receiver) == hops, f"messages over {hops}")
     accepted = load.accepted
     await eventually(lambda: load.accepted > accepted, "accepted messages")
     return time.monotonic() - start

@@ -34,7 +34,7 @@ async def test_a_message_reaches_a_consumer_two_hops_away_and_its_outcome_return
         await eventually(lambda: len(sender.answers) == 3)
         assert sender.outcomes == {"accepted": 3}
         assert receiver.got == ["1", "2", "3"]
-        assert receiver.runs[0].trace == ("a", "b")  # type: ignore[attr-defined]
+        assert receiver.runs[0].hops == ("a", "b")  # type: ignore[attr-defined]
 
 
 @scenario
@@ -115,13 +115,13 @@ async def test_messages_take_the_cheapest_path_and_another_one_after_its_loss() 
         await eventually(lambda: sender.credit)
         sender.publish("1")
         await eventually(lambda: sender.outcomes == {"accepted": 1})
-        assert receiver.runs[0].trace == ("a", "b")  # type: ignore[attr-defined]
+        assert receiver.runs[0].hops == ("a", "b")  # type: ignore[attr-defined]
         await b.stop()
         await eventually(lambda: a.reached == {"a", "c", "d"})
         await eventually(lambda: sender.credit)
         sender.publish("2")
         await eventually(lambda: sender.outcomes == {"accepted": 2})
-        assert receiver.runs[1].trace == ("a", "c")  # type: ignore[attr-defined]
+        assert receiver.runs[1].hops == ("a", "c")  # type: ignore[attr-defined]
 
 
 @scenario
@@ -152,14 +152,14 @@ async def test_a_better_path_takes_over_without_losing_unanswered_messages() -> 
         await eventually(lambda: sender.credit)
         sender.publish("2")
         await eventually(lambda: receiver.got == ["1", "2"])
-        assert [run.trace for run in receiver.runs] == [("a", "b"), ("a",)]  # type: ignore[attr-defined]
+        assert [run.hops for run in receiver.runs] == [("a", "b"), ("a",)]  # type: ignore[attr-defined]
         for subscription, position in receiver.held:
             subscription.settle(receiver, position, position, DeliveryOutcome.ACCEPTED)
         await eventually(lambda: sender.outcomes == {"accepted": 2})
-        (lane,) = a.network._remote["jobs/x"].lanes
-        assert lane.peering.peer_name == "c"
+        (egress,) = a.network._remote["jobs/x"].egress
+        assert egress.peering.peer_name == "c"
         await eventually(
-            lambda: not any(peering.lanes for peering in a.network.peerings.values() if peering.peer_name == "b")
+            lambda: not any(peering.egress for peering in a.network.peerings.values() if peering.peer_name == "b")
         )
 
 

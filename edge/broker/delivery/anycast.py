@@ -152,14 +152,14 @@ class AnycastGroup:
         self._gathering = False
         self._remote: set[Consumer] = set()
         """Consumers that stand for other routers."""
-        self.arrivals: AnycastGroup | None = None
+        self.ingress: AnycastGroup | None = None
         """The same consumers without those of other routers, for messages that come from other routers."""
-        self._arrivals_first = False
+        self._ingress_first = False
 
     @property
     def in_use(self) -> bool:
         """True while there are consumers of this router, messages that wait for one, or links from other routers."""
-        return bool(self.consumers or self._waiting) or self.arrivals is not None
+        return bool(self.consumers or self._waiting) or self.ingress is not None
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -237,18 +237,18 @@ class AnycastGroup:
 
     def pump(self) -> None:
         """Deliver waiting messages to consumers with credit."""
-        arrivals = self.arrivals
-        if arrivals is None:
+        ingress = self.ingress
+        if ingress is None:
             if not self._gathering:
                 self._pump()
             return
-        self._arrivals_first = first = not self._arrivals_first  # neither uses up the credit of the other
+        self._ingress_first = first = not self._ingress_first  # neither uses up the credit of the other
         if first:
-            arrivals.pump()
+            ingress.pump()
         if not self._gathering:
             self._pump()
         if not first:
-            arrivals.pump()
+            ingress.pump()
 
     def gather(self) -> None:
         """Postpone deliveries until `deliver_gathered`, because more messages are about to come."""
@@ -383,8 +383,8 @@ class AnycastGroup:
         self.group.join(consumer)
         self._offer_again = True
         self._count_held()
-        if self.arrivals is not None:
-            self.arrivals.join(consumer)
+        if self.ingress is not None:
+            self.ingress.join(consumer)
 
     def join_remote(self, consumer: Consumer) -> None:
         """Add the consumer of messages for another router."""
@@ -393,18 +393,18 @@ class AnycastGroup:
         self._offer_again = True
         self._count_held()
 
-    def split_arrivals(self, credit_changed: Callable[[], None]) -> AnycastGroup:
+    def split_ingress(self, credit_changed: Callable[[], None]) -> AnycastGroup:
         """Return the group for messages of other routers, made on first use. They go to consumers of this router only,
         so they never return to the network. `credit_changed` is that of the constructor."""
-        if self.arrivals is None:
-            self.arrivals = AnycastGroup(self.pattern, self._figures, credit_changed, self._now_s, HeldMessages())
+        if self.ingress is None:
+            self.ingress = AnycastGroup(self.pattern, self._figures, credit_changed, self._now_s, HeldMessages())
             for consumer in self.consumers:
-                self.arrivals.join(consumer)
-        return self.arrivals
+                self.ingress.join(consumer)
+        return self.ingress
 
-    def end_arrivals(self) -> None:
+    def end_ingress(self) -> None:
         """Forget the group for messages of other routers: no router sends any."""
-        self.arrivals = None
+        self.ingress = None
 
     def fail(self, consumer: Consumer, positions: Sequence[int], why: Refusal) -> None:
         """Refuse messages that a consumer holds. Another consumer must not get them, as it may have processed them."""
@@ -424,8 +424,8 @@ class AnycastGroup:
         refusal."""
         self.group.leave(consumer)
         self._remote.discard(consumer)
-        if self.arrivals is not None:
-            self.arrivals.leave(consumer)
+        if self.ingress is not None:
+            self.ingress.leave(consumer)
         self._paces.pop(consumer, None)
         self._offer_again = True
         for excluded in self._excluded.values():

@@ -19,7 +19,7 @@ VERSION: Final = 1
 RouterName = Annotated[
     str, msgspec.Meta(min_length=1, max_length=NETWORK_NAME_BYTES_MAX, pattern=r"\A[^,\x00-\x1f]+\Z")
 ]
-"""Name of a router; traces separate names by commas."""
+"""Name of a router; the hops of a message are names separated by commas."""
 LinkCost = Annotated[int, msgspec.Meta(ge=1, le=ROUTER_COST_MAX)]
 NUMBER_MAX: Final = 2**62
 Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]

@@ -15,8 +15,8 @@ from edge.broker.model.interfaces import MessageCounts, Origin, Refusal
 from edge.broker.model.isolation import EventListeners
 from edge.broker.network.statements import Hello, NetworkDocument, Statement, encode_document
 from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.networking.egress_link import EgressLink
 from edge.broker.router.networking.network import RouterNetwork
-from edge.broker.router.networking.outgoing_lane import OutgoingLane
 from tests.support.run_consumer import RunConsumer
 
 
@@ -87,12 +87,12 @@ class Neighbour:
         section = b"\x00\x53\x75\xb0" + len(encoded).to_bytes(4, "big") + encoded
         self._site.network.document_received(self.peering, section)
 
-    def end_link(self, lane: OutgoingLane) -> None:
+    def end_link(self, egress: EgressLink) -> None:
         """End a link with messages, as a neighbour that refuses it."""
-        link = lane._link
+        link = egress._link
         assert link is not None
         link.closed = True
-        lane.detached()
+        egress.detached()
 
 
 class NetworkSite:
@@ -131,16 +131,16 @@ class NetworkSite:
         self._look(address)
         return made
 
-    def lanes(self, address: str) -> dict[str, OutgoingLane]:
-        return {lane.destination: lane for lane in self.network._remote[address].lanes}
+    def links_to(self, address: str) -> dict[str, EgressLink]:
+        return {egress.destination: egress for egress in self.network._remote[address].egress}
 
-    def grant(self, lane: OutgoingLane, credit: int) -> None:
+    def grant(self, egress: EgressLink, credit: int) -> None:
         """Grant the credit of a neighbour; the link is attached if it is not."""
-        _ = lane.own_credit
-        link = lane._link
+        _ = egress.own_credit
+        link = egress._link
         assert link is not None
         link.credit = credit
-        lane.flow()
+        egress.flow()
 
     def pass_time(self, seconds: float, *neighbours: Neighbour) -> None:
         """Let time pass in which these neighbours greet."""
@@ -203,10 +203,10 @@ def message(address: str = "jobs", body: bytes = b"\x00\x53\x75\xa0\x01x") -> Ru
     return Run(address, "d", AMQP | 1, b"", [body])
 
 
-def answer(lane: OutgoingLane, tag: int, state: DeliveryState) -> None:
+def answer(egress: EgressLink, tag: int, state: DeliveryState) -> None:
     """Answer a message as the neighbour."""
-    event: Any = SimpleNamespace(link=lane._link, items=[(tag, state, True, None)])
-    lane.settled(event)
+    event: Any = SimpleNamespace(link=egress._link, items=[(tag, state, True, None)])
+    egress.settled(event)
 
 
 def statement(router: str, neighbours: dict[str, int], added: Sequence[str] = (), version: int = 1) -> Statement:

@@ -37,12 +37,12 @@ class TestSecondLinkToANeighbour:
         (branch,) = site.network.sinks("news")
         assert branch.peering is first.peering  # type: ignore[attr-defined]
         second = Neighbour(site, "b")
-        assert site.lanes("jobs")["b"].peering is second.peering
+        assert site.links_to("jobs")["b"].peering is second.peering
         (branch,) = site.network.sinks("news")
         assert branch.peering is second.peering  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("ended", [0, 1])
-    def test_lanes_stay_when_one_of_two_links_ends(self, ended: int) -> None:
+    def test_links_stay_when_one_of_two_links_ends(self, ended: int) -> None:
         site = NetworkSite()
         links = [Neighbour(site, "b") for _ in range(2)]
         links[0].say(statement("b", {"a": 1}, ["ajobs", "mnews"]))
@@ -50,9 +50,9 @@ class TestSecondLinkToANeighbour:
         site.network.ended(links[ended].peering)
         left = links[1 - ended].peering
         assert site.network.reaches(ANYCAST, "jobs")
-        lane = site.lanes("jobs")["b"]
-        assert lane.peering is left
-        site.grant(lane, 5)
+        egress = site.links_to("jobs")["b"]
+        assert egress.peering is left
+        site.grant(egress, 5)
         assert group.credit == 5
         assert [each.peering for each in site.network.sinks("news")] == [left]  # type: ignore[attr-defined]
 
@@ -61,14 +61,14 @@ class TestSecondLinkToANeighbour:
         links = [Neighbour(site, "b") for _ in range(2)]
         links[0].say(statement("b", {"a": 1}, ["ajobs"]))
         group = site.group("jobs")
-        site.grant(site.lanes("jobs")["b"], 1)
+        site.grant(site.links_to("jobs")["b"], 1)
         group.offer(origin, message(), [1])
         group.offer(origin, message(), [2])  # waits for credit
         site.network.ended(links[1].peering)
         assert origin.answers == {1: Refusal.PATH_LOST}
-        lane = site.lanes("jobs")["b"]
-        site.grant(lane, 5)
-        answer(lane, 0, DeliveryState.ACCEPTED)
+        egress = site.links_to("jobs")["b"]
+        site.grant(egress, 5)
+        answer(egress, 0, DeliveryState.ACCEPTED)
         assert origin.answers == {1: Refusal.PATH_LOST, 2: "accepted"}
 
 
@@ -85,10 +85,10 @@ class TestReturnedMessage:
         group.offer(origin, message(), [1])
         assert local.positions == [0]
         group.settle(local, 0, 0, DeliveryOutcome.RELEASED)
-        lane = site.lanes("jobs")["b"]
-        site.grant(lane, 3)
-        assert lane.unsettled == 1
-        answer(lane, 0, DeliveryState.ACCEPTED)
+        egress = site.links_to("jobs")["b"]
+        site.grant(egress, 3)
+        assert egress.unsettled == 1
+        answer(egress, 0, DeliveryState.ACCEPTED)
         assert origin.answers == {1: "accepted"}
 
     def test_all_have_released_it_and_the_sender_gets_an_answer(self) -> None:
@@ -97,14 +97,14 @@ class TestReturnedMessage:
         neighbour.say(statement("b", {"a": 1, "c": 5}, ["ajobs"]))
         neighbour.say(statement("c", {"b": 5}, ["ajobs"]))
         group = site.group("jobs")
-        lanes = site.lanes("jobs")
-        for lane in lanes.values():
-            site.grant(lane, 100)
+        links = site.links_to("jobs")
+        for egress in links.values():
+            site.grant(egress, 100)
         group.offer(origin, message(), [1])
-        assert (lanes["b"].unsettled, lanes["c"].unsettled) == (1, 0)
-        answer(lanes["b"], 0, DeliveryState.RELEASED)
-        assert (lanes["b"].unsettled, lanes["c"].unsettled) == (0, 1)
-        answer(lanes["c"], 0, DeliveryState.RELEASED)
+        assert (links["b"].unsettled, links["c"].unsettled) == (1, 0)
+        answer(links["b"], 0, DeliveryState.RELEASED)
+        assert (links["b"].unsettled, links["c"].unsettled) == (0, 1)
+        answer(links["c"], 0, DeliveryState.RELEASED)
         assert origin.answers == {1: Refusal.RELEASED}
 
     def test_another_consumer_here_still_comes_before_another_router(self) -> None:
@@ -112,7 +112,7 @@ class TestReturnedMessage:
         neighbour = Neighbour(site, "b")
         neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
         group = site.group("jobs")
-        site.grant(site.lanes("jobs")["b"], 10)
+        site.grant(site.links_to("jobs")["b"], 10)
         here = [SiteConsumer(credit=10) for _ in range(2)]
         for each in here:
             group.join(each)
@@ -120,7 +120,7 @@ class TestReturnedMessage:
         (holder,) = [each for each in here if each.positions]
         group.settle(holder, 0, 0, DeliveryOutcome.RELEASED)
         assert [each.positions for each in here] == [[0], [0]]
-        assert site.lanes("jobs")["b"].unsettled == 0
+        assert site.links_to("jobs")["b"].unsettled == 0
 
 
 class TestEndedLink:
@@ -131,11 +131,11 @@ class TestEndedLink:
         neighbour = Neighbour(site, "b")
         neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
         site.group("jobs")
-        neighbour.end_link(site.lanes("jobs")["b"])
-        assert site.lanes("jobs") == {}
+        neighbour.end_link(site.links_to("jobs")["b"])
+        assert site.links_to("jobs") == {}
         site.pass_time(NETWORK_LINK_RETRY_S + 1, neighbour)
-        lane = site.lanes("jobs")["b"]
-        assert lane._link in neighbour.engine.links
+        egress = site.links_to("jobs")["b"]
+        assert egress._link in neighbour.engine.links
 
     def test_the_same_for_messages_that_pass_through(self) -> None:
         site = NetworkSite()
@@ -150,13 +150,13 @@ class TestEndedLink:
                 self.notified += 1
 
         link = Arrival()
-        transit.arrivals.links[link] = None  # type: ignore[index]
-        assert transit.arrivals.credit_for(link) == 0  # type: ignore[arg-type]
-        far.end_link(transit.remote.lanes[0])
+        transit.ingress.links[link] = None  # type: ignore[index]
+        assert transit.ingress.credit_for(link) == 0  # type: ignore[arg-type]
+        far.end_link(transit.remote.egress[0])
         site.pass_time(NETWORK_LINK_RETRY_S + 1, far, near)
-        (lane,) = transit.remote.lanes
-        assert lane._link in far.engine.links
-        site.grant(lane, 4)
+        (egress,) = transit.remote.egress
+        assert egress._link in far.engine.links
+        site.grant(egress, 4)
         assert link.notified
 
 
@@ -167,13 +167,13 @@ class TestChangedPath:
         site, origin = NetworkSite(), SiteOrigin()
         b, _, group = two_paths(site)
         group.offer(origin, message(), [5])
-        assert site.lanes("jobs")["d"].peering.peer_name == "b"
+        assert site.links_to("jobs")["d"].peering.peer_name == "b"
         b.say(statement("b", {"a": 1}, version=2))
-        lane = site.lanes("jobs")["d"]
-        assert lane.peering.peer_name == "c"
+        egress = site.links_to("jobs")["d"]
+        assert egress.peering.peer_name == "c"
         assert not origin.answers
-        site.grant(lane, 1)
-        answer(lane, 0, DeliveryState.ACCEPTED)
+        site.grant(egress, 1)
+        answer(egress, 0, DeliveryState.ACCEPTED)
         assert origin.answers == {5: "accepted"}
 
     def test_the_end_of_a_connection_moves_them_too(self) -> None:
@@ -182,10 +182,10 @@ class TestChangedPath:
         group.offer(origin, message(), [5])
         site.network.ended(b.peering)
         assert not origin.answers
-        lane = site.lanes("jobs")["d"]
-        assert lane.peering.peer_name == "c"
-        site.grant(lane, 1)
-        assert lane.unsettled == 1
+        egress = site.links_to("jobs")["d"]
+        assert egress.peering.peer_name == "c"
+        site.grant(egress, 1)
+        assert egress.unsettled == 1
 
 
 def two_paths(site: NetworkSite) -> tuple[Neighbour, Neighbour, AnycastGroup]:
@@ -206,11 +206,11 @@ class TestMulticastNames:
         neighbour.say(statement("b", {"a": 1}, ["mnews/#"]))
         for number in range(50):
             site.network.sinks(f"news/{number}")
-        assert len(neighbour.peering.lanes) == 50
+        assert len(neighbour.peering.egress) == 50
         before = site.forgotten_routes
         site.pass_time(2 * NETWORK_LINK_IDLE_S, neighbour)
         assert not site.network._branches
-        assert not neighbour.peering.lanes
+        assert not neighbour.peering.egress
         assert site.forgotten_routes == before + 1
         assert site.network.sinks("news/1")
 
@@ -232,11 +232,11 @@ class TestBusyNeighbour:
         neighbour = Neighbour(site, "b")
         neighbour.say(statement("b", {"a": 1}, ["ajobs"]))
         group = site.group("jobs")
-        lane = site.lanes("jobs")["b"]
-        site.grant(lane, 1_000)
+        egress = site.links_to("jobs")["b"]
+        site.grant(egress, 1_000)
         for number in range(40):
             group.offer(origin, message(), [number])
-            answer(lane, number, DeliveryState.ACCEPTED)
+            answer(egress, number, DeliveryState.ACCEPTED)
             site.pass_time(0.25)
         assert not neighbour.ended_for
         site.pass_time(2)
@@ -251,14 +251,14 @@ def test_a_consumer_that_never_answers_stops_no_other_address() -> None:
     body = b"\x00\x53\x75\xb0" + (1_000_000).to_bytes(4, "big") + b"x" * 1_000_000
     groups = {name: site.group(name) for name in [*names, "jobs"]}
     for name in names:
-        site.grant(site.lanes(name)["b"], 1_000)
+        site.grant(site.links_to(name)["b"], 1_000)
         for number in range(4):
             groups[name].offer(origin, message(name, body), [number])
     assert neighbour.peering.unanswered_bytes > NETWORK_IN_FLIGHT_BYTES_MAX
-    lane = site.lanes("jobs")["b"]
-    site.grant(lane, 100)
+    egress = site.links_to("jobs")["b"]
+    site.grant(egress, 100)
     assert groups["jobs"].credit == 100
-    slow = site.lanes(names[0])["b"]
+    slow = site.links_to(names[0])["b"]
     assert slow.credit == 0
     for tag in range(slow.unsettled):
         answer(slow, tag, DeliveryState.ACCEPTED)

@@ -11,8 +11,8 @@ from edge.broker.delivery.batches import LiveOffer
 from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S
 from edge.broker.model.interfaces import Consumer, Subscription
 from edge.broker.network.statements import MULTICAST
+from edge.broker.router.networking.hops import amqp_with_hops
 from edge.broker.router.networking.peering import Peering
-from edge.broker.router.networking.trace import amqp_with_trace
 from edge.broker.router.networking.unanswered_bytes import UnansweredBytes
 
 
@@ -33,7 +33,7 @@ class MulticastBranch(Consumer):
         self._unanswered = UnansweredBytes(peering, self.flow)
         self._sizes: dict[int, int] = {}
         """Sizes of unanswered messages, by tag."""
-        peering.lanes[self] = None
+        peering.egress[self] = None
 
     @property
     def dropped(self) -> int:
@@ -62,7 +62,7 @@ class MulticastBranch(Consumer):
         link, network = self._link, self.peering.network
         now_ns, messages = network.now_ns(), list[bytes]()
         for stored in batch:
-            messages += amqp_with_trace(stored.run, network.name, now_ns)
+            messages += amqp_with_hops(stored.run, network.name, now_ns)
         if link is None or not messages:
             return
         limit = link.max_message_size
@@ -105,7 +105,7 @@ class MulticastBranch(Consumer):
     def fail(self) -> None:
         """End with the connection."""
         self._ended, self._link = True, None
-        self.peering.lanes.pop(self, None)
+        self.peering.egress.pop(self, None)
         self._subscription.leave(self)
         self._release()
 

@@ -28,12 +28,12 @@ from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.networking.announced_addresses import AnnouncedAddresses
 from edge.broker.router.networking.announcements import LocalConsumers
 from edge.broker.router.networking.capability import DESTINATION, KIND
-from edge.broker.router.networking.incoming_lane import AnycastArrivals, ArrivalGroup, IncomingLane, MulticastArrivals
+from edge.broker.router.networking.hops import hops_of
+from edge.broker.router.networking.ingress_link import AnycastIngress, IngressGroup, IngressLink, MulticastIngress
 from edge.broker.router.networking.multicast_branch import MulticastBranch
 from edge.broker.router.networking.peering import NetworkCounts, Peering
 from edge.broker.router.networking.remote_consumers import NetworkPath, RemoteConsumers, TransitAddress
 from edge.broker.router.networking.router_parts import NetworkHost
-from edge.broker.router.networking.trace import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class RouterNetwork:
         self._announced = AnnouncedAddresses(name)
         self._local = LocalConsumers(router.subscriptions, router.addresses)
         self._remote: dict[str, RemoteConsumers] = {}
-        self._local_arrivals: dict[str, ArrivalGroup] = {}
+        self._local_ingress: dict[str, IngressGroup] = {}
         self._transit: dict[tuple[str, str], TransitAddress] = {}
         self._branches: dict[tuple[str, str], MulticastBranch] = {}
         """Links for multicast messages, by neighbour and address."""
@@ -125,32 +125,32 @@ class RouterNetwork:
             peering.greeted_by(document.router)
         self._flush()
 
-    def make_arrivals(self, peering: Peering, link: Link) -> IncomingLane | Condition:
+    def make_ingress(self, peering: Peering, link: Link) -> IngressLink | Condition:
         """Return the owner of a link that a neighbour attaches, or the condition with which it is refused."""
         address, kind = link.target.address, link.properties.get(KIND)
         if not peering.peer_name or not address or is_filter(address):
             return Condition("amqp:not-allowed", "a link between routers needs a greeting before, and an address")
         if kind == MULTICAST:
-            return MulticastArrivals(peering, link, address, self)
+            return MulticastIngress(peering, link, address, self)
         destination = link.properties.get(DESTINATION)
         if kind != ANYCAST or not isinstance(destination, str):
             return Condition("amqp:invalid-field", f"no link between routers has the properties {link.properties}")
         if destination != self.name:
-            return AnycastArrivals(peering, link, address, self._transit_to(str(destination), address).arrivals)
+            return AnycastIngress(peering, link, address, self._transit_to(str(destination), address).ingress)
         if self._router.addresses.type_of(address) is not AddressType.ANYCAST:
             return Condition("amqp:not-allowed", f"{address!r} is no anycast address at {self.name}")
-        return AnycastArrivals(peering, link, address, self._arrivals_at(address))
+        return AnycastIngress(peering, link, address, self._ingress_at(address))
 
     def multicast(self, origin: Origin, run: Run) -> None:
         """Deliver messages of a neighbour to consumers here, and pass them on to the neighbours behind."""
-        trace, router = trace_of(run), self._router
+        hops, router = hops_of(run), self._router
         router.figures.received += len(run.bodies)
         offer = offer_of(run, origin)
         if router.addresses.type_of(run.address) is AddressType.MULTICAST:
             for sink in router.subscriptions.live.sinks(run.address):
                 sink.offer(offer)
-        for branch in self._branches_of(trace[0], run.address):
-            if branch.peering.peer_name not in trace:
+        for branch in self._branches_of(hops[0], run.address):
+            if branch.peering.peer_name not in hops:
                 branch.offer(offer)
 
     # --- for the router -----------------------------------------------------------------------------------------
@@ -182,16 +182,16 @@ class RouterNetwork:
             self.protocol.heard(peering.key, peering.heard_s)
         self.protocol.tick(now_s)
         for peering in list(self.peerings.values()):
-            for lane in list(peering.lanes):
-                lane.detach_idle(now_s)
+            for egress in list(peering.egress):
+                egress.detach_idle(now_s)
         self._forget_branches(now_s)
         for address, remote in list(self._remote.items()):
             if remote.retry_due(now_s):
                 self._follow_paths(remote, self._paths_to(ANYCAST, address))
-        for address, arrivals in list(self._local_arrivals.items()):
-            if not arrivals.links:
-                del self._local_arrivals[address]
-                self._router.subscriptions.competing.anycast_group(address).end_arrivals()
+        for address, ingress in list(self._local_ingress.items()):
+            if not ingress.links:
+                del self._local_ingress[address]
+                self._router.subscriptions.competing.anycast_group(address).end_ingress()
         for key, transit in list(self._transit.items()):
             if not transit.in_use:
                 del self._transit[key]
@@ -263,7 +263,7 @@ class RouterNetwork:
 
     def _follow_transit(self, transit: TransitAddress) -> None:
         self._follow_paths(transit.remote, self._path_to(transit.destination))
-        transit.arrivals.credit_changed()
+        transit.ingress.credit_changed()
 
     def _affected(self, changed: Collection[str] | None) -> list[str]:
         """Return the addresses with groups here that announcements concern."""
@@ -324,23 +324,23 @@ class RouterNetwork:
             found.append(branch)
         return found
 
-    # --- inside: arrivals -----------------------------------------------------------------------------------------
+    # --- inside: ingress -----------------------------------------------------------------------------------------
 
-    def _arrivals_at(self, address: str) -> ArrivalGroup:
+    def _ingress_at(self, address: str) -> IngressGroup:
         """Return the consumers of this router for an address."""
         group = self._router.subscriptions.competing.anycast_group(address)
-        arrivals = self._local_arrivals.get(address)
-        if arrivals is None:
-            arrivals = self._local_arrivals[address] = ArrivalGroup(self._router.figures, group.split_arrivals)
-        return arrivals
+        ingress = self._local_ingress.get(address)
+        if ingress is None:
+            ingress = self._local_ingress[address] = IngressGroup(self._router.figures, group.split_ingress)
+        return ingress
 
     def _transit_to(self, destination: str, address: str) -> TransitAddress:
         transit = self._transit.get((destination, address))
         if transit is None:
-            arrivals = ArrivalGroup(
+            ingress = IngressGroup(
                 self.transit, lambda changed: AnycastGroup(address, self.transit, changed, self.now_s, self._held)
             )
-            transit = TransitAddress(destination, arrivals)
+            transit = TransitAddress(destination, ingress)
             self._transit[destination, address] = transit
             self._follow_transit(transit)
         return transit

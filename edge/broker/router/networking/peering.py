@@ -15,7 +15,7 @@ import msgspec
 from bridge.engine import Condition, Dispositions, Engine, Link, Transfers, describe_condition
 from edge.broker.limits import (
     NETWORK_IN_FLIGHT_BYTES_MAX,
-    NETWORK_LANE_BYTES_MAX,
+    NETWORK_LINK_BYTES_MAX,
     NETWORK_LINKS_MAX,
     NETWORK_STATEMENT_BYTES_MAX,
     NETWORK_STATEMENTS_WAITING_BYTES_MAX,
@@ -26,7 +26,7 @@ from edge.broker.router.networking.capability import CAPABILITY, DESTINATION, KI
 _CONTROL_CREDIT: Final = 64
 
 
-class SendingLane(Protocol):
+class EgressOwner(Protocol):
     """Owner of a link to the neighbour."""
 
     def attached(self) -> None:
@@ -58,7 +58,7 @@ class SendingLane(Protocol):
         ...
 
 
-class ReceivingLane(Protocol):
+class IngressOwner(Protocol):
     """Owner of a link from the neighbour."""
 
     def received(self, event: Transfers) -> None:
@@ -103,13 +103,13 @@ class PeeringNetwork(Protocol):
         """Process a document of the neighbour."""
         ...
 
-    def make_arrivals(self, peering: Peering, link: Link) -> ReceivingLane | Condition:
+    def make_ingress(self, peering: Peering, link: Link) -> IngressOwner | Condition:
         """Return the owner of a link that the neighbour attaches, or the condition with which it is refused."""
         ...
 
 
 class Peering:
-    """Connection to a neighbour. `SendingLane` and `ReceivingLane` are the contexts of its links."""
+    """Connection to a neighbour. `EgressOwner` and `IngressOwner` are the contexts of its links."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class Peering:
         """Time at which the last messages or answers arrived."""
         self.sent = self.received = 0
         """Messages since the connection opened."""
-        self.lanes: dict[SendingLane, None] = {}
-        self.arrivals: dict[ReceivingLane, None] = {}
+        self.egress: dict[EgressOwner, None] = {}
+        self.ingress: dict[IngressOwner, None] = {}
         self.over = False
         """True after the connection has ended for the network."""
         self._greeted = greeted
@@ -159,27 +159,27 @@ class Peering:
         """Bytes of messages that the neighbour has not answered."""
         return self._in_flight_bytes
 
-    def is_full(self, lane_bytes: int) -> bool:
+    def is_full(self, link_bytes: int) -> bool:
         """Return True while a link with this many unanswered bytes may send nothing more. One without any always may,
         so that none waits for the consumers of others."""
-        if self.over or lane_bytes == 0:
+        if self.over or link_bytes == 0:
             return self.over
-        return lane_bytes >= NETWORK_LANE_BYTES_MAX or self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX
+        return link_bytes >= NETWORK_LINK_BYTES_MAX or self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX
 
     def count(self, change: int) -> None:
-        """Add bytes of unanswered messages; negative: they were answered. Lanes continue, in turns, when there is room
+        """Add bytes of unanswered messages; negative: they were answered. Links continue, in turns, when there is room
         again."""
         was_full = self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX
         self._in_flight_bytes += change
         if not was_full:
             return
-        for lane in list(self.lanes):
+        for egress in list(self.egress):
             if self._in_flight_bytes >= NETWORK_IN_FLIGHT_BYTES_MAX or self.over:
                 return
-            if lane in self.lanes:
-                del self.lanes[lane]
-                self.lanes[lane] = None
-                lane.flow()
+            if egress in self.egress:
+                del self.egress[egress]
+                self.egress[egress] = None
+                egress.flow()
 
     def greeted_by(self, name: str) -> None:
         """Note the name of the neighbour."""
@@ -196,7 +196,7 @@ class Peering:
             return
         self._send_waiting()
 
-    def attach(self, lane: SendingLane, kind: str, destination: str, address: str) -> Link | None:
+    def attach(self, egress: EgressOwner, kind: str, destination: str, address: str) -> Link | None:
         """Attach a link for messages. Return None while there are too many."""
         if self.over or len(self.engine.links) >= NETWORK_LINKS_MAX:
             return None
@@ -204,7 +204,7 @@ class Peering:
         name = f"{self.network.name}>{kind}>{self._number}"
         properties = {KIND: kind, **({DESTINATION: destination} if destination else {})}
         link = self.engine.attach_sender(name, address, desired_capabilities=(CAPABILITY,), properties=properties)
-        link.bind(lane)
+        link.bind(egress)
         link.report_accepted_by_tag()
         self.wake()
         return link
@@ -242,7 +242,7 @@ class Peering:
             self.engine.refuse(link, Condition("amqp:not-allowed", "this connection is no longer part of the network"))
             self.wake()
             return
-        made = self.network.make_arrivals(self, link)
+        made = self.network.make_ingress(self, link)
         if isinstance(made, Condition):
             self.engine.refuse(link, made)
         else:
@@ -278,10 +278,10 @@ class Peering:
 
     def close(self) -> None:
         """End all links, after `stop`."""
-        for lane in list(self.lanes):
-            lane.fail()
-        for arrivals in list(self.arrivals):
-            arrivals.ended()
+        for egress in list(self.egress):
+            egress.fail()
+        for ingress in list(self.ingress):
+            ingress.ended()
         self._waiting.clear()
 
     # --- inside -------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from edge.broker.delivery.batches import EncodedBatch
 from edge.broker.limits import NETWORK_LINK_IDLE_S
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, Subscription
 from edge.broker.network.statements import ANYCAST
+from edge.broker.router.networking.hops import add_hops, amqp_with_hops, is_path_lost
 from edge.broker.router.networking.peering import Peering
-from edge.broker.router.networking.trace import add_trace, amqp_with_trace, is_path_lost
 from edge.broker.router.networking.unanswered_bytes import UnansweredBytes
 
 _OUTCOMES: Final = {
@@ -30,7 +30,7 @@ _OUTCOMES: Final = {
 _tag_of = itemgetter(0)
 
 
-class OutgoingLane(Consumer):
+class EgressLink(Consumer):
     """Consumer of one group, for all consumers at another router."""
 
     def __init__(
@@ -40,8 +40,8 @@ class OutgoingLane(Consumer):
         cost: int,
         group: AnycastGroup,
         *,
-        nearer: Callable[[OutgoingLane, Collection[Consumer]], bool],
-        ended: Callable[[OutgoingLane], None],
+        nearer: Callable[[EgressLink, Collection[Consumer]], bool],
+        ended: Callable[[EgressLink], None],
     ) -> None:
         """`nearer` returns True while consumers with a cheaper path have credit, other than the given ones. `ended` is
         called when the neighbour has ended the link."""
@@ -60,7 +60,7 @@ class OutgoingLane(Consumer):
         self._outstanding: dict[int, tuple[int, int]] = {}
         """Position and size of unanswered messages, by tag."""
         self._unanswered = UnansweredBytes(peering, self.flow)
-        peering.lanes[self] = None
+        peering.egress[self] = None
 
     # --- from the group -----------------------------------------------------------------------------------------
 
@@ -90,13 +90,13 @@ class OutgoingLane(Consumer):
         messages: list[bytes] = []
         if isinstance(batch, EncodedBatch):
             positions += range(batch.position, batch.position + len(batch))
-            messages += add_trace(batch.messages, (own,), at_most_once=False)
+            messages += add_hops(batch.messages, (own,), at_most_once=False)
         else:
             now_ns = self.peering.network.now_ns()
             for stored in batch:
                 run = stored.run
                 positions += range(stored.position, stored.position + len(run.bodies))
-                messages += amqp_with_trace(run, own, now_ns)
+                messages += amqp_with_hops(run, own, now_ns)
         self._send(positions, messages)
 
     def abort(self) -> None:
@@ -153,7 +153,7 @@ class OutgoingLane(Consumer):
     def fail(self) -> None:
         """Give up after the link or the connection has ended: unanswered messages may have been processed."""
         self._retired, self._link = True, None
-        self.peering.lanes.pop(self, None)
+        self.peering.egress.pop(self, None)
         self._fail(list(self._outstanding))
         self._group.leave(self)
 
@@ -221,7 +221,7 @@ class OutgoingLane(Consumer):
 
     def _finish(self) -> None:
         link, self._link = self._link, None
-        self.peering.lanes.pop(self, None)
+        self.peering.egress.pop(self, None)
         self._group.leave(self)
         if link is not None:
             self.peering.detach(link)

@@ -15,7 +15,7 @@ from bridge.message import Run
 from bridge.sections import DELIVERY_ANNOTATIONS, bare_message, section_at
 from edge.broker.message.translation import amqp_messages
 
-TRACE: Final = Symbol("x-opt-waypost-trace")
+HOPS: Final = Symbol("x-opt-waypost-hops")
 """Names of the routers, separated by commas; the first is the one at which the message was published."""
 AT_MOST_ONCE: Final = Symbol("x-opt-waypost-settled")
 """True: its publisher sent the message settled, so subscribers over MQTT get it as QoS 0."""
@@ -28,7 +28,7 @@ _PREFIXES_MAX: Final = 256
 class PassedRun(Run, gc=False):
     """Run that has come from another router."""
 
-    trace: tuple[str, ...] = ()
+    hops: tuple[str, ...] = ()
     """Routers that it has passed."""
 
     def part(self, start: int, stop: int) -> Run:
@@ -42,7 +42,7 @@ class PassedRun(Run, gc=False):
             self.properties,
             self.bodies[start:stop],
             self.received_at,
-            self.trace,
+            self.hops,
         )
 
 
@@ -50,7 +50,7 @@ class MessageStart(NamedTuple):
     """Beginning of a message of a neighbour: everything before its bare message."""
 
     header: bytes
-    trace: tuple[str, ...]
+    hops: tuple[str, ...]
     at_most_once: bool
 
 
@@ -59,20 +59,20 @@ def is_path_lost(annotations: bytes) -> bool:
     return len(annotations) < 2 * len(PATH_LOST) and _PATH_LOST_KEY.encode() in annotations
 
 
-def trace_of(run: Run) -> tuple[str, ...]:
+def hops_of(run: Run) -> tuple[str, ...]:
     """Return the routers that a run has passed; none for one that was published here."""
-    return run.trace if isinstance(run, PassedRun) else ()
+    return run.hops if isinstance(run, PassedRun) else ()
 
 
 @lru_cache(maxsize=_PREFIXES_MAX)
-def _annotations(trace: tuple[str, ...], at_most_once: bool) -> bytes:
-    values = {TRACE: ",".join(trace), **({AT_MOST_ONCE: True} if at_most_once else {})}
+def _annotations(hops: tuple[str, ...], at_most_once: bool) -> bytes:
+    values = {HOPS: ",".join(hops), **({AT_MOST_ONCE: True} if at_most_once else {})}
     return b"\x00\x53" + bytes((DELIVERY_ANNOTATIONS,)) + encode(values)
 
 
-def add_trace(messages: Sequence[bytes], trace: tuple[str, ...], *, at_most_once: bool) -> list[bytes]:
-    """Return encoded messages with this trace; they have none yet."""
-    section = _annotations(trace, at_most_once)
+def add_hops(messages: Sequence[bytes], hops: tuple[str, ...], *, at_most_once: bool) -> list[bytes]:
+    """Return encoded messages with these hops; they have none yet."""
+    section = _annotations(hops, at_most_once)
     first = messages[0]
     end = bare_message(first)[0]
     if end == 0:
@@ -82,10 +82,10 @@ def add_trace(messages: Sequence[bytes], trace: tuple[str, ...], *, at_most_once
     return [start + message[end:] if message.startswith(header) else _with(message, section) for message in messages]
 
 
-def amqp_with_trace(run: Run, router: str, now_ns: int) -> list[bytes]:
+def amqp_with_hops(run: Run, router: str, now_ns: int) -> list[bytes]:
     """Return the messages of a run as AMQP, with this router as the last that they have passed. `now_ns`: UTC."""
     messages = amqp_messages(run, now_ns=now_ns)
-    return add_trace(messages, (*trace_of(run), router), at_most_once=run.qos == 0)
+    return add_hops(messages, (*hops_of(run), router), at_most_once=run.qos == 0)
 
 
 def _with(message: bytes, section: bytes) -> bytes:
@@ -94,12 +94,12 @@ def _with(message: bytes, section: bytes) -> bytes:
 
 
 def read_start(message: bytes) -> tuple[int, MessageStart]:
-    """Return the size of the beginning of a message, and the beginning. Raises `DecodeError` without a trace."""
+    """Return the size of the beginning of a message, and the beginning. Raises `DecodeError` without hops."""
     end, start = bare_message(message)
     if start == end:
-        raise DecodeError("a message of a router without a trace")
+        raise DecodeError("a message of a router without hops")
     values, _ = decode(message, section_at(message, end).value, Allowance(HEADER_VALUES_MAX))
-    found = values.get(TRACE) if isinstance(values, dict) else None
+    found = values.get(HOPS) if isinstance(values, dict) else None
     if not isinstance(found, str) or not found:
-        raise DecodeError("a message of a router without a trace")
+        raise DecodeError("a message of a router without hops")
     return start, MessageStart(message[:end], tuple(found.split(",")), values.get(AT_MOST_ONCE) is True)

@@ -12,8 +12,8 @@ from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import NETWORK_HOPS_MAX, SENDER_CREDIT
 from edge.broker.message.translation import flags_of
 from edge.broker.model.interfaces import Explanation, MessageCounts, Origin, Refusal
+from edge.broker.router.networking.hops import PATH_LOST, MessageStart, PassedRun, read_start
 from edge.broker.router.networking.peering import Peering
-from edge.broker.router.networking.trace import PATH_LOST, MessageStart, PassedRun, read_start
 
 _REJECTED: Final = {
     Refusal.TOO_LARGE: "amqp:link:message-size-exceeded",
@@ -28,24 +28,24 @@ _MODIFIED: Final = {
 _UNEXPLAINED: Final = Explanation()
 
 
-class ArrivalGroup:
+class IngressGroup:
     """Consumers of one anycast address for messages of neighbours, and the links that wait for their credit."""
 
     def __init__(self, figures: MessageCounts, make: Callable[[Callable[[], None]], AnycastGroup]) -> None:
         """`figures` count the messages that arrive. `make` returns the consumers, and is given the function to call
         when their credit has changed."""
         self._figures = figures
-        self._waiting: dict[AnycastArrivals, None] = {}
-        self.links: dict[AnycastArrivals, None] = {}
+        self._waiting: dict[AnycastIngress, None] = {}
+        self.links: dict[AnycastIngress, None] = {}
         """Links with messages for it."""
         self.group = make(self.credit_changed)
 
-    def offer(self, link: AnycastArrivals, run: Run, tokens: Sequence[int]) -> Refusal | None:
+    def offer(self, link: AnycastIngress, run: Run, tokens: Sequence[int]) -> Refusal | None:
         """Give a run to a consumer; see `AnycastGroup.offer`."""
         self._figures.received += len(run.bodies)
         return self.group.offer(link, run, tokens)
 
-    def credit_for(self, link: AnycastArrivals) -> int:
+    def credit_for(self, link: AnycastIngress) -> int:
         """Return how many messages a link may have under way. Without credit it is notified once there is some."""
         credit = min(SENDER_CREDIT, self.group.credit)
         if not credit:
@@ -59,14 +59,14 @@ class ArrivalGroup:
             for link in waiting:
                 link.top_up()
 
-    def forget(self, link: AnycastArrivals) -> None:
+    def forget(self, link: AnycastIngress) -> None:
         """Forget a link that has ended, and drop its messages that no consumer has yet: their sender knows."""
         self._waiting.pop(link, None)
         self.links.pop(link, None)
         self.group.withdraw(link)
 
 
-class IncomingLane(Origin):
+class IngressLink(Origin):
     """Link with messages of one address."""
 
     def __init__(self, peering: Peering, link: Link, address: str) -> None:
@@ -77,7 +77,7 @@ class IncomingLane(Origin):
         self._start = b""
         self._read = MessageStart(b"", (), False)
         """Beginning of the last message, and what it says: most messages have the same."""
-        peering.arrivals[self] = None
+        peering.ingress[self] = None
 
     # --- from the connection ------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class IncomingLane(Origin):
         self._peering.received += len(event.messages)
         self._peering.heard()
         bodies = self._peering.engine.strip_header(event.messages, self._start) if self._start else None
-        if bodies is None or event.settled or not self._passes(self._read.trace):
+        if bodies is None or event.settled or not self._passes(self._read.hops):
             self._publish_each(event)
         else:
             run = self._run(AMQP if self._read.at_most_once else AMQP | 1)
@@ -110,7 +110,7 @@ class IncomingLane(Origin):
             except DecodeError as error:
                 self._settle((token,), DeliveryState.REJECTED, Condition("amqp:decode-error", str(error)))
                 continue
-            if not self._admits(self._read.trace, token):
+            if not self._admits(self._read.hops, token):
                 continue
             if run is None or not same or run.flags != flags:
                 self._take(run, tokens)
@@ -122,7 +122,7 @@ class IncomingLane(Origin):
 
     def ended(self) -> None:
         """Forget the ended link."""
-        self._peering.arrivals.pop(self, None)
+        self._peering.ingress.pop(self, None)
 
     def top_up(self) -> None:
         """Grant credit once half of what is allowed is used up."""
@@ -134,21 +134,21 @@ class IncomingLane(Origin):
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _admits(self, trace: Sequence[str], token: int | None) -> bool:
+    def _admits(self, hops: Sequence[str], token: int | None) -> bool:
         """Release a message that has passed this router, or too many."""
-        if self._passes(trace):
+        if self._passes(hops):
             return True
         self._peering.network.counts.looped += 1
         self._settle((token,), DeliveryState.RELEASED, None)
         return False
 
-    def _passes(self, trace: Sequence[str]) -> bool:
-        return self._peering.network.name not in trace and len(trace) <= NETWORK_HOPS_MAX
+    def _passes(self, hops: Sequence[str]) -> bool:
+        return self._peering.network.name not in hops and len(hops) <= NETWORK_HOPS_MAX
 
     def _run(self, flags: int) -> PassedRun:
         start = self._read
         received_at, good = self._peering.network.stamp()
-        return PassedRun(self.address, start.trace[0], flags | good, start.header, [], received_at, start.trace)
+        return PassedRun(self.address, start.hops[0], flags | good, start.header, [], received_at, start.hops)
 
     def _take(self, run: PassedRun | None, tokens: Sequence[int]) -> None:
         if run is not None:
@@ -168,27 +168,27 @@ class IncomingLane(Origin):
         self._peering.disconnect("an unexpected error")
 
 
-class AnycastArrivals(IncomingLane):
+class AnycastIngress(IngressLink):
     """Link with messages of an anycast address to one router: this one, or one behind it."""
 
-    def __init__(self, peering: Peering, link: Link, address: str, arrivals: ArrivalGroup) -> None:
+    def __init__(self, peering: Peering, link: Link, address: str, ingress: IngressGroup) -> None:
         super().__init__(peering, link, address)
-        self._arrivals = arrivals
+        self._ingress = ingress
         self._explanations: dict[int, Explanation] = {}
-        arrivals.links[self] = None
+        ingress.links[self] = None
 
     def publish(self, run: Run, tokens: Sequence[int]) -> None:
-        why = self._arrivals.offer(self, run, tokens)
+        why = self._ingress.offer(self, run, tokens)
         if why is not None:
             self.refused(tokens, why)
 
     def top_up(self) -> None:
         if self._link.credit * 2 <= SENDER_CREDIT:
-            self._grant(self._arrivals.credit_for(self))
+            self._grant(self._ingress.credit_for(self))
 
     def ended(self) -> None:
         super().ended()
-        self._arrivals.forget(self)
+        self._ingress.forget(self)
 
     # --- from the group -----------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class MulticastTarget(Protocol):
         ...
 
 
-class MulticastArrivals(IncomingLane):
+class MulticastIngress(IngressLink):
     """Link with messages of a multicast address; each is answered at once, as at one router."""
 
     def __init__(self, peering: Peering, link: Link, address: str, target: MulticastTarget) -> None:
