@@ -9,6 +9,7 @@ from typing import Final
 from bridge.dialer import LinkState
 from bridge.hub_addresses import IDENTITY_SHARED
 from edge.appliance.crossing.documents import autonomy
+from edge.appliance.network_health import network_problems
 from edge.broker.configuration import ConnectorType
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
@@ -54,6 +55,7 @@ class ConnectorHealth:
                 purge = f"waypost store purge --cursor {word(FORWARDER_PREFIX + name)}"
                 step = f"apply it again; or stop the gateway and {purge}"
                 yield FoundProblem(f"forwarder {name}", what, step, Severity.WARNING)
+        yield from network_problems(self._uplinks.network)
 
     def _hub(self, uplink: AnyConnector) -> Iterator[FoundProblem]:
         """Yield the problems of a peer: an error when it is connected and takes nothing, or refuses the link; a

@@ -235,6 +235,7 @@ class Gateway:
             await self._configuring.stop()
         await self._renewal.stop()
         await self._revocations.stop()
+        await self.uplinks.leave_network()
         await self.uplinks.stop()
         await self.tenants.stop_uplinks()
         await self.broker.stop()

@@ -603,6 +603,14 @@ NETWORK_ANNOUNCED_MAX: Final = 4_096
 """Direct addresses with consumers that a router announces to its network; each takes its name and 100 bytes at all
 routers. Consumers of further ones get messages of their own router only."""
 
+NETWORK_ANNOUNCED_PER_USER_MAX: Final = 1_024
+"""The same of one user, or of one client without authentication. While all places are taken, the user with the most
+gives up one for a user with fewer, so a client that consumes from ever new addresses takes no place of another one."""
+
+NETWORK_ANNOUNCE_S: Final = 0.2
+"""Shortest time between two statements of a router about its consumers. The first change is stated at once, and those
+of the next 0.2 s together: clients that come and go cost every router of the network five statements a second."""
+
 NETWORK_NAME_BYTES_MAX: Final = 256
 """Bytes of an announced address as JSON. 4 096 of the longest make a statement of 1 MiB."""
 
@@ -623,7 +631,11 @@ router twice; this bounds the size of these names."""
 
 NETWORK_LINKS_MAX: Final = 1_000
 """AMQP links that a router attaches to one neighbour: one for each pair of a destination and an address in use, and one
-for each multicast address. About 6 KiB each; an engine takes 1 024 from its peer."""
+for each multicast address. About 6 KiB each at both ends. Further addresses take turns (`NETWORK_LINK_TURN_S`)."""
+
+NETWORK_LINK_TURN_S: Final = 1.0
+"""Shortest time for which an address keeps its link when all `NETWORK_LINKS_MAX` are in use and others wait: then the
+one that is unused for longest is detached. So 3 000 addresses in use have a link each a third of the time."""
 
 NETWORK_LINK_IDLE_S: Final = 60.0
 """Time after which an unused link to a neighbour is detached; the next message attaches it again, which takes a round
@@ -631,6 +643,10 @@ trip."""
 
 NETWORK_LINK_RETRY_S: Final = 5.0
 """Time after which a link that a neighbour has refused is attached again."""
+
+NETWORK_DRAIN_S: Final = 5.0
+"""Time that an orderly stop waits for the answers to messages on their way through the router. Those that are still
+unanswered then are refused as `PATH_LOST`."""
 
 NETWORK_IN_FLIGHT_BYTES_MAX: Final = 32 * MIB
 """Bytes of messages that a neighbour has not answered; above it only links without unanswered messages send to it."""

@@ -140,6 +140,71 @@ async def test_unanswered_messages_of_a_lost_link_fail_and_go_to_nobody_else() -
 
 
 @scenario
+async def test_an_orderly_stop_waits_for_the_outcomes_of_messages_that_pass_through() -> None:
+    async with routers("a", "b", "c", links=LINE) as (a, b, c):
+        sender = NetworkOrigin(a, "jobs/x")
+        receiver = NetworkConsumer(c, "jobs/x", outcome=None)
+        await eventually(lambda: sender.credit)
+        sender.publish("1", "2")
+        await eventually(lambda: len(receiver.got) == 2)
+        stopping = asyncio.create_task(b.stop_orderly())
+        await eventually(lambda: a.reached == {"a"}, "no path over the router that stops")
+        assert not sender.credit
+        assert not sender.answers
+        for subscription, position in receiver.held:
+            subscription.settle(receiver, position, position, DeliveryOutcome.ACCEPTED)
+        await stopping
+        assert sender.outcomes == {"accepted": 2}
+
+
+@scenario
+async def test_an_orderly_stop_waits_for_its_own_consumers_and_senders() -> None:
+    async with routers("a", "b", "c", links=LINE) as (a, b, c):
+        senders = [NetworkOrigin(a, "jobs/b"), NetworkOrigin(b, "jobs/c")]
+        receivers = [NetworkConsumer(b, "jobs/b", outcome=None), NetworkConsumer(c, "jobs/c", outcome=None)]
+        for sender in senders:
+            await eventually(lambda: sender.credit)  # noqa: B023 - awaited in the same pass
+            sender.publish("1")
+        await eventually(lambda: all(each.got for each in receivers))
+        stopping = asyncio.create_task(b.stop_orderly())
+        await eventually(lambda: a.reached == {"a"}, "no path to the router that stops")
+        for receiver in receivers:
+            for subscription, position in receiver.held:
+                subscription.settle(receiver, position, position, DeliveryOutcome.ACCEPTED)
+        await stopping
+        assert [sender.outcomes for sender in senders] == [{"accepted": 1}] * 2
+
+
+@scenario
+async def test_an_orderly_stop_does_not_wait_for_ever() -> None:
+    async with routers("a", "b", links=LINE[:1]) as (a, b):
+        sender = NetworkOrigin(a, "jobs/x")
+        receiver = NetworkConsumer(b, "jobs/x", outcome=None)
+        await eventually(lambda: sender.credit)
+        sender.publish("1")
+        await eventually(lambda: receiver.got)
+        await b.stop_orderly(patience_s=0.2)
+        await eventually(lambda: sender.outcomes == {Refusal.PATH_LOST: 1})
+
+
+@scenario
+async def test_an_orderly_stop_moves_messages_to_another_path_without_losing_one() -> None:
+    async with routers("a", "b", "c", "d", links=RING) as (a, b, _, d):
+        sender = NetworkOrigin(a, "jobs/x")
+        NetworkConsumer(d, "jobs/x")
+        await eventually(lambda: sender.credit)
+        stopping = asyncio.create_task(b.stop_orderly())
+        sent = 0
+        while not stopping.done() or sent < 1_000:
+            await eventually(lambda: sender.credit)
+            sender.publish(*map(str, range(sent, sent + 10)))
+            sent += 10
+            await asyncio.sleep(0)
+        await eventually(lambda: len(sender.answers) == sent)
+        assert set(sender.outcomes) <= {"accepted", Refusal.RELEASED, Refusal.NO_CONSUMER}
+
+
+@scenario
 async def test_a_better_path_takes_over_without_losing_unanswered_messages() -> None:
     async with routers("a", "b", "c", links=LINE) as (a, _, c):
         sender = NetworkOrigin(a, "jobs/x")

@@ -163,6 +163,11 @@ class NetworkRouter:
         await self.broker.stop()
         self.store.close()
 
+    async def stop_orderly(self, patience_s: float = 10.0) -> None:
+        """Stop as a gateway does: leave the network first."""
+        await self.uplinks.leave_network(patience_s)
+        await self.stop()
+
     def dial(self, port: int, *, cost: int = 1, name: str = "") -> None:
         """Add a connector to a neighbour."""
         connector = Connector(

@@ -86,7 +86,7 @@ def topology_of(network: RouterNetwork | None) -> TopologyStatus:
         sorted(neighbours, key=lambda neighbour: (neighbour.name, neighbour.cost)),
         network.transit.received,
         network.counts.looped,
-        protocol.unannounced,
+        network.unannounced,
         name_taken=protocol.clashing,
     )
 

@@ -210,6 +210,11 @@ class TransientSubscription:
         self.dropped += len(run.bodies)
         self._pool.dropped += len(run.bodies)
 
+    @property
+    def waiting(self) -> bool:
+        """True while messages wait for credit."""
+        return bool(self._waiting)
+
     def pump(self) -> None:
         """Deliver waiting messages to consumers with credit."""
         waiting, group, pumped = self._waiting, self.group, 0

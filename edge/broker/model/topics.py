@@ -216,6 +216,16 @@ class FilterTree(Generic[T]):
                 stack.append((literal, i + 1))
         return list(found)
 
+    def of(self, pattern: str) -> list[T]:
+        """Return the values of one filter."""
+        node: _Node[T] | None = self._root
+        for level in pattern.split("/"):
+            node = None if node is None else node.below(level)
+        found: dict[T, None] = {}
+        if node is not None:
+            node.gather(found)
+        return list(found)
+
     def deciding_levels(self, name: str) -> int:
         """Return the number of leading levels, at least one, that decide which filters match a name.
 

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from bridge.connectors.limits import ROUTER_HELLO_S
 from edge.broker.limits import (
-    NETWORK_ANNOUNCED_MAX,
     NETWORK_GONE_S,
     NETWORK_HELLOS_MISSED_MAX,
     NETWORK_NEIGHBOURS_MAX,
@@ -85,9 +84,8 @@ class NetworkProtocol:
         """Announced addresses that were added or removed anywhere."""
         self._gone_at: dict[str, float] = {}
         """Time at which a router could not be reached any more."""
-        self._unannounced: dict[str, None] = {}
-        """Own addresses beyond the limit."""
         self._clashes: list[float] = []
+        self._leaving = False
         self.clashing = False
         """True when another router of the network has our name."""
 
@@ -129,18 +127,18 @@ class NetworkProtocol:
             link.heard_at = max(link.heard_at, at)
 
     def announce(self, added: Collection[str], removed: Collection[str]) -> None:
-        """State that consumers of these addresses have come or gone. Addresses beyond the limit wait for room."""
+        """State that consumers of these addresses have come or gone. The caller keeps to `NETWORK_ANNOUNCED_MAX`."""
         announced = self._own.announced
         gone = [name for name in removed if name in announced]
-        for name in removed:
-            self._unannounced.pop(name, None)
-        self._unannounced.update(dict.fromkeys(name for name in added if name not in announced))
-        room = NETWORK_ANNOUNCED_MAX - (len(announced) - len(gone))
-        new = list(self._unannounced)[: max(0, room)]
-        for name in new:
-            del self._unannounced[name]
-        if new or gone:
+        new = [name for name in added if name not in announced]
+        if (new or gone) and not self._leaving:
             self._pass_on(self._own.change(self._own.neighbours, new, gone), None)
+
+    def leave(self) -> None:
+        """State neither neighbours nor addresses from now on: no path leads here, and all routers send what is new over
+        other ones. Links stay, for the answers to messages on their way."""
+        self._leaving = self.links_changed = True
+        self._pass_on(self._own.change({}, (), list(self._own.announced)), None)
 
     def tick(self, now: float) -> None:
         """Greet, find silent neighbours, and forget routers that are gone."""
@@ -175,11 +173,6 @@ class NetworkProtocol:
         return links, changed
 
     # --- state --------------------------------------------------------------------------------------------------
-
-    @property
-    def unannounced(self) -> int:
-        """Number of own addresses beyond the limit."""
-        return len(self._unannounced)
 
     @property
     def links(self) -> Mapping[int, LinkSummary]:
@@ -234,7 +227,7 @@ class NetworkProtocol:
         for link in self._links.values():
             if link.router:
                 neighbours[link.router] = min(link.cost or 1, neighbours.get(link.router, link.cost or 1))
-        if neighbours != self._own.neighbours:
+        if neighbours != self._own.neighbours and not self._leaving:
             self.links_changed = True
             self._pass_on(self._own.change(neighbours, (), ()), None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -49,7 +48,7 @@ class CompetingConsumers:
         self._held = HeldMessages()
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         """Consumers of anycast addresses by filter."""
-        self.anycast_filters: Counter[str] = Counter()
+        self.anycast_filters: dict[str, int] = {}
         """Number of consumers of anycast addresses by filter."""
         self._network: DirectNetwork | None = None
         self._slices = slices
@@ -125,7 +124,7 @@ class CompetingConsumers:
         joined = PatternSubscription(address, consumer, parts, self._slices)
         (self.queues.consumers if stored else self._pattern_consumers).add(address, consumer)
         if not stored:
-            self.anycast_filters[address] += 1
+            self.anycast_filters[address] = self.anycast_filters.get(address, 0) + 1
         if stored:
             joined.begin(self._join_queues(consumer, address))
         else:
@@ -153,8 +152,21 @@ class CompetingConsumers:
         pattern = subscription.pattern
         if self._pattern_consumers.remove(pattern, consumer):
             self.anycast_filters[pattern] -= 1
-            self.anycast_filters += Counter()  # drops filters without consumers
+            if not self.anycast_filters[pattern]:
+                del self.anycast_filters[pattern]
         self.queues.consumers.remove(subscription.pattern, consumer)
+
+    def anycast_consumers(self, pattern: str) -> list[Consumer]:
+        """Return the consumers of this router by one name or filter of anycast addresses."""
+        if is_filter(pattern):
+            return self._pattern_consumers.of(pattern)
+        group = self.anycast.get(pattern)
+        return [] if group is None else group.consumers
+
+    def has_anycast_consumers(self, address: str) -> bool:
+        """Return True when an anycast address has consumers of this router, by its name or a filter."""
+        group = self.anycast.get(address)
+        return bool(self._pattern_consumers.match(address) if group is None else group.consumers)
 
     def consumers(self, address: str) -> int | None:
         """Return the number of consumers of a queue or anycast address; None when it is neither."""

@@ -59,6 +59,10 @@ class LiveSubscriptions:
         """Return the subscriptions that match an address."""
         return self._tree.match(address)
 
+    def of(self, pattern: str) -> list[TransientSubscription]:
+        """Return the subscriptions by one filter."""
+        return self._tree.of(pattern)
+
     def deciding_levels(self, address: str) -> int:
         """Return how many first levels of an address decide which subscriptions match
         (`FilterTree.deciding_levels`)."""

@@ -10,10 +10,12 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
 from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction
 from edge.broker.delivery.durable import FORWARDER_PREFIX
+from edge.broker.limits import NETWORK_DRAIN_S
 from edge.broker.model.clock import WallClock
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
 from edge.broker.router.commands.receipts import CommandReceipts
@@ -39,6 +41,10 @@ AnyConnector: TypeAlias = "ConnectorUplink | PeerConnector"
 TO_HUB: Final = "edge.broker.router.connector_uplink"
 TO_PEER: Final = "edge.broker.router.connector_types"
 """Modules that import all others for connectors to a hub, and to other peers."""
+
+
+_LOOK_AGAIN_S: Final = 0.01
+"""Interval at which an orderly stop looks for messages on their way."""
 
 
 def is_to_hub(uplink: AnyConnector) -> TypeGuard[ConnectorUplink]:
@@ -142,6 +148,18 @@ class Uplinks:
         self._dialling = True
         for uplink in self:
             uplink.dialer.start()
+
+    async def leave_network(self, patience_s: float = NETWORK_DRAIN_S) -> None:
+        """Leave the network of routers before `stop`, so that no message on its way is lost: wait until all are
+        answered, at most for this time."""
+        network = self.network
+        if network is None:
+            return
+        network.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while not network.has_left:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def stop(self) -> None:
         """Close the connections to all peers."""

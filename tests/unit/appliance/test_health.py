@@ -98,6 +98,7 @@ class _Uplinks(list[Any]):
     def __init__(self, uplinks: list[Any]) -> None:
         super().__init__(uplinks)
         self.left: dict[str, int] = {}
+        self.network = None
 
 
 class _Clock:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bridge.engine import DeliveryState
+from edge.appliance.network_health import network_problems
 from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import (
     NETWORK_IN_FLIGHT_BYTES_MAX,
     NETWORK_LINK_IDLE_S,
     NETWORK_LINK_RETRY_S,
+    NETWORK_LINK_TURN_S,
     NETWORK_LINKS_MAX,
 )
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal
@@ -263,3 +265,68 @@ def test_a_consumer_that_never_answers_stops_no_other_address() -> None:
     for tag in range(slow.unsettled):
         answer(slow, tag, DeliveryState.ACCEPTED)
     assert slow.credit
+
+
+class TestLinksInUse:
+    """More addresses are in use than a neighbour takes links."""
+
+    def crowded(self, further: int) -> tuple[NetworkSite, Neighbour, list[str]]:
+        site = NetworkSite()
+        neighbour = Neighbour(site, "b")
+        names = [f"jobs/{number}" for number in range(NETWORK_LINKS_MAX + further)]
+        neighbour.say(statement("b", {"a": 1}, [f"a{name}" for name in names]))
+        for name in names:
+            site.group(name)
+        return site, neighbour, names
+
+    def test_each_of_them_gets_a_turn(self) -> None:
+        site, neighbour, names = self.crowded(3)
+        assert neighbour.peering.attached_links == NETWORK_LINKS_MAX
+        assert site.network.waiting_links == {"b": 3}
+        seen: set[str] = set()
+        for _ in range(12):
+            site.pass_time(NETWORK_LINK_TURN_S, neighbour)
+            seen.update(name for name in names if site.links_to(name)["b"]._link is not None)
+            assert neighbour.peering.attached_links <= NETWORK_LINKS_MAX
+        assert seen == set(names)
+
+    def test_the_link_that_is_unused_for_longest_is_detached_and_none_with_messages(self) -> None:
+        site, neighbour, names = self.crowded(1)
+        origin = SiteOrigin()
+        for name in names[:-1]:
+            site.grant(site.links_to(name)["b"], 10)
+        for number, name in enumerate(names[:-1]):
+            if name != names[7]:
+                site.groups[name].offer(origin, message(name), [number])
+        site.pass_time(NETWORK_LINK_TURN_S, neighbour)
+        assert site.links_to(names[7])["b"]._link is None
+        assert site.links_to(names[-1])["b"]._link is not None
+        assert all(site.links_to(name)["b"]._link is not None for name in names[:7])
+
+    def test_an_address_waits_while_all_links_have_messages_and_operators_are_told(self) -> None:
+        site, neighbour, names = self.crowded(1)
+        origin = SiteOrigin()
+        for number, name in enumerate(names[:-1]):
+            site.grant(site.links_to(name)["b"], 10)
+            site.groups[name].offer(origin, message(name), [number])
+        site.pass_time(3 * NETWORK_LINK_TURN_S, neighbour)
+        assert site.links_to(names[-1])["b"]._link is None
+        (problem,) = network_problems(site.network)
+        assert problem.name == "router network b"
+        answer(site.links_to(names[0])["b"], 0, DeliveryState.ACCEPTED)
+        site.pass_time(1.0, neighbour)
+        assert site.links_to(names[-1])["b"]._link is not None
+        site.grant(site.links_to(names[-1])["b"], 1)
+        site.groups[names[-1]].offer(origin, message(names[-1]), [9_999])
+        answer(site.links_to(names[-1])["b"], 0, DeliveryState.ACCEPTED)
+        assert origin.answers[9_999] == "accepted"
+
+    def test_branches_of_multicast_names_take_turns_too(self) -> None:
+        site = NetworkSite()
+        neighbour = Neighbour(site, "b")
+        neighbour.say(statement("b", {"a": 1}, ["mnews/#"]))
+        for number in range(NETWORK_LINKS_MAX + 1):
+            site.network.sinks(f"news/{number}")
+        assert not site.network.sinks(f"news/{NETWORK_LINKS_MAX}")
+        site.pass_time(2 * NETWORK_LINK_TURN_S, neighbour)
+        assert site.network.sinks(f"news/{NETWORK_LINKS_MAX}")

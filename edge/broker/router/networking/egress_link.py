@@ -13,7 +13,6 @@ from bridge.engine import Condition, DeliveryState, Dispositions, Link
 from bridge.message import Stored
 from edge.broker.delivery import AnycastGroup
 from edge.broker.delivery.batches import EncodedBatch
-from edge.broker.limits import NETWORK_LINK_IDLE_S
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, Subscription
 from edge.broker.network.statements import ANYCAST
 from edge.broker.router.networking.hops import add_hops, amqp_with_hops, is_path_lost
@@ -153,7 +152,7 @@ class EgressLink(Consumer):
     def fail(self) -> None:
         """Give up after the link or the connection has ended: unanswered messages may have been processed."""
         self._retired, self._link = True, None
-        self.peering.egress.pop(self, None)
+        self.peering.forget(self)
         self._fail(list(self._outstanding))
         self._group.leave(self)
 
@@ -163,11 +162,15 @@ class EgressLink(Consumer):
         if not self._outstanding:
             self._finish()
 
-    def detach_idle(self, now_s: float) -> None:
-        """Detach the link if it is unused."""
-        link = self._link
-        if link is not None and not self._outstanding and now_s - self._used_s > NETWORK_LINK_IDLE_S:
-            self._link = None
+    @property
+    def idle_since_s(self) -> float | None:
+        """Time at which the link was used last; None without a link, or while messages are unanswered."""
+        return None if self._link is None or self._outstanding else self._used_s
+
+    def detach_idle(self) -> None:
+        """Detach the unused link."""
+        link, self._link = self._link, None
+        if link is not None:
             self.peering.detach(link)
             self._group.pump()  # senders that wait for credit attach it again
 
@@ -221,7 +224,7 @@ class EgressLink(Consumer):
 
     def _finish(self) -> None:
         link, self._link = self._link, None
-        self.peering.egress.pop(self, None)
+        self.peering.forget(self)
         self._group.leave(self)
         if link is not None:
             self.peering.detach(link)

@@ -156,7 +156,7 @@ class IngressLink(Origin):
 
     def _grant(self, window: int) -> None:
         link = self._link
-        if not link.closed and window > 0 and link.credit * 2 <= window:
+        if not link.closed and window > 0 and link.credit * 2 <= window and not self._peering.network.leaving:
             self._peering.engine.grant(link, window - link.credit)
             self._peering.wake()
 

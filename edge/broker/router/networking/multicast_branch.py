@@ -8,7 +8,7 @@ from bridge.engine import Dispositions, Link
 from bridge.message import Stored
 from edge.broker.delivery import TransientSubscription, WaitingPool
 from edge.broker.delivery.batches import LiveOffer
-from edge.broker.limits import NETWORK_LINK_IDLE_S, NETWORK_LINK_RETRY_S
+from edge.broker.limits import NETWORK_LINK_RETRY_S
 from edge.broker.model.interfaces import Consumer, Subscription
 from edge.broker.network.statements import MULTICAST
 from edge.broker.router.networking.hops import amqp_with_hops
@@ -105,7 +105,7 @@ class MulticastBranch(Consumer):
     def fail(self) -> None:
         """End with the connection."""
         self._ended, self._link = True, None
-        self.peering.egress.pop(self, None)
+        self.peering.forget(self)
         self._subscription.leave(self)
         self._release()
 
@@ -116,16 +116,26 @@ class MulticastBranch(Consumer):
         if link is not None:
             self.peering.detach(link)
 
-    def detach_idle(self, now_s: float) -> None:
-        """Detach the link if it is unused."""
-        link = self._link
-        if link is not None and not self._sizes and now_s - self._used_s > NETWORK_LINK_IDLE_S:
-            self._link = None
-            self.peering.detach(link)
+    @property
+    def idle_since_s(self) -> float | None:
+        """Time at which the link was used last; None without a link, or while messages are unanswered."""
+        return None if self._link is None or self._sizes else self._used_s
 
-    def is_unused(self, now_s: float) -> bool:
-        """Return True when no message has come since long ago."""
-        return self._link is None and not self._sizes and now_s - self._used_s > NETWORK_LINK_IDLE_S
+    def detach_idle(self) -> None:
+        """Detach the unused link."""
+        link, self._link = self._link, None
+        if link is not None:
+            self.peering.detach(link)
+            self._subscription.pump()  # waiting messages attach it again
+
+    @property
+    def used_s(self) -> float:
+        """Time of the last message."""
+        return self._used_s
+
+    def is_unused(self, now_s: float, idle_s: float) -> bool:
+        """Return True when no message has come for this time, and none is under way."""
+        return not self._sizes and not self._subscription.waiting and now_s - self._used_s > idle_s
 
     def _release(self) -> None:
         freed = sum(self._sizes.values())

@@ -17,7 +17,7 @@ from bridge.sections import plain_data
 from edge.broker.delivery import AnycastGroup
 from edge.broker.delivery.anycast import HeldMessages
 from edge.broker.delivery.batches import offer_of
-from edge.broker.limits import NETWORK_LINKS_MAX
+from edge.broker.limits import NETWORK_ANNOUNCE_S, NETWORK_LINK_IDLE_S, NETWORK_LINK_TURN_S, NETWORK_LINKS_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import MessageCounts, Origin
 from edge.broker.model.topics import is_filter
@@ -60,11 +60,17 @@ class RouterNetwork:
         self._transit: dict[tuple[str, str], TransitAddress] = {}
         self._branches: dict[tuple[str, str], MulticastBranch] = {}
         """Links for multicast messages, by neighbour and address."""
+        self.leaving = False
+        """True during an orderly stop: neighbours get no further credit."""
+        self._short_of_branches = False
+        """True when a multicast name has no branch because there are too many."""
         self._held = HeldMessages()
         router.tick_listeners.add(self.tick)
         router.address_listeners.add(self._readdressed)
         router.subscriptions.direct_listeners.add(self._consumers_changed)
-        self.protocol.announce(*self._local.compare_all())
+        self._announced_s = -NETWORK_ANNOUNCE_S
+        """Time at which the consumers here were compared with what is announced."""
+        self.protocol.announce(*self._local.take_changes())
 
     # --- for connections ----------------------------------------------------------------------------------------
 
@@ -99,6 +105,19 @@ class RouterNetwork:
         self._flush()  # other paths first: what waits would be refused without a consumer
         peering.close()
         self._flush()
+
+    def leave(self) -> None:
+        """Prepare an orderly stop: grant neighbours no credit, and let all routers find other paths. Messages on their
+        way are still answered; see `has_left`."""
+        self.leaving = True
+        self.protocol.leave()
+        self._flush()
+
+    @property
+    def has_left(self) -> bool:
+        """True when all messages on their way through this router are answered, after `leave`: this end and the
+        neighbours have detached all links with messages."""
+        return not any(peering.egress or peering.ingress for peering in self.peerings.values())
 
     def now_s(self) -> float:
         """Return monotonic seconds."""
@@ -171,6 +190,16 @@ class RouterNetwork:
         routers = self._announced.routers(kind, address)
         return bool(routers) and any(each in self.protocol.paths.tree(self.name) for each in routers)
 
+    @property
+    def waiting_links(self) -> dict[str, int]:
+        """Number of addresses that wait for a link, by neighbour; empty while all have one."""
+        return {each.peer_name: each.waiting_links for each in self.peerings.values() if each.waiting_links}
+
+    @property
+    def unannounced(self) -> int:
+        """Number of addresses with consumers here that are not announced."""
+        return self._local.unannounced
+
     def sinks(self, address: str) -> list[LiveSink]:
         """Return the neighbours to which multicast messages that are published here go."""
         return list(self._branches_of(self.name, address))
@@ -181,9 +210,9 @@ class RouterNetwork:
         for peering in self.peerings.values():
             self.protocol.heard(peering.key, peering.heard_s)
         self.protocol.tick(now_s)
+        self._announce()
         for peering in list(self.peerings.values()):
-            for egress in list(peering.egress):
-                egress.detach_idle(now_s)
+            peering.tick(now_s)
         self._forget_branches(now_s)
         for address, remote in list(self._remote.items()):
             if remote.retry_due(now_s):
@@ -203,14 +232,24 @@ class RouterNetwork:
     # --- inside: what has changed ---------------------------------------------------------------------------------
 
     def _readdressed(self) -> None:
-        self.protocol.announce(*self._local.compare_all())
-        self._flush()
+        self._local.note_all()
+        if self._announce():
+            self._flush()
 
     def _consumers_changed(self, pattern: str) -> None:
-        added, removed = self._local.compare(pattern)
-        if added or removed:
-            self.protocol.announce(added, removed)
+        self._local.note(pattern)
+        if self._announce():
             self._flush()
+
+    def _announce(self) -> bool:
+        """Announce changes, unless the last ones were announced just now: then `tick` does. Return True if it did."""
+        now_s = self.now_s()
+        if not self._local.changed or now_s < self._announced_s + NETWORK_ANNOUNCE_S:
+            return False
+        self._announced_s = now_s
+        added, removed = self._local.take_changes()
+        self.protocol.announce(added, removed)
+        return bool(added or removed)
 
     def _flush(self) -> None:
         """Follow what has changed, send documents, and close links with a fault."""
@@ -281,7 +320,11 @@ class RouterNetwork:
 
     def _forget_branches(self, now_s: float) -> None:
         """Forget branches that are unused, with the routes that lead there: clients may publish to ever new names."""
-        unused = [key for key, branch in self._branches.items() if branch.is_unused(now_s)]
+        unused = [key for key, branch in self._branches.items() if branch.is_unused(now_s, NETWORK_LINK_IDLE_S)]
+        if self._short_of_branches and not unused:
+            used = sorted(self._branches, key=lambda key: self._branches[key].used_s)[: NETWORK_LINKS_MAX // 10]
+            unused = [key for key in used if self._branches[key].is_unused(now_s, NETWORK_LINK_TURN_S)]
+        self._short_of_branches = self._short_of_branches and not unused
         for key in unused:
             self._branches.pop(key).retire()
         if unused:
@@ -318,8 +361,11 @@ class RouterNetwork:
             if branch is None:
                 key = self.protocol.link_to(neighbour)
                 peering = self.peerings.get(key) if key is not None else None
-                if peering is None or len(self._branches) >= NETWORK_LINKS_MAX * len(self.peerings):
-                    continue  # without a link of its own a new name waits until others are unused
+                if peering is None:
+                    continue
+                if len(self._branches) >= NETWORK_LINKS_MAX * len(self.peerings):
+                    self._short_of_branches = True  # `tick` forgets those that are unused for longest
+                    continue
                 branch = self._branches[neighbour, address] = MulticastBranch(peering, address, self._router.pool)
             found.append(branch)
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -16,6 +17,8 @@ from bridge.engine import Condition, Dispositions, Engine, Link, Transfers, desc
 from edge.broker.limits import (
     NETWORK_IN_FLIGHT_BYTES_MAX,
     NETWORK_LINK_BYTES_MAX,
+    NETWORK_LINK_IDLE_S,
+    NETWORK_LINK_TURN_S,
     NETWORK_LINKS_MAX,
     NETWORK_STATEMENT_BYTES_MAX,
     NETWORK_STATEMENTS_WAITING_BYTES_MAX,
@@ -24,6 +27,7 @@ from edge.broker.model.authorization import NETWORK
 from edge.broker.router.networking.capability import CAPABILITY, DESTINATION, KIND
 
 _CONTROL_CREDIT: Final = 64
+_since = itemgetter(0)
 
 
 class EgressOwner(Protocol):
@@ -53,8 +57,13 @@ class EgressOwner(Protocol):
         """Process the end of the connection."""
         ...
 
-    def detach_idle(self, now_s: float) -> None:
-        """Detach the link if it is unused."""
+    @property
+    def idle_since_s(self) -> float | None:
+        """Time at which the link was used last; None without a link, or while messages are unanswered."""
+        ...
+
+    def detach_idle(self) -> None:
+        """Detach the unused link."""
         ...
 
 
@@ -86,6 +95,8 @@ class PeeringNetwork(Protocol):
 
     name: str
     counts: NetworkCounts
+    leaving: bool
+    """True during an orderly stop: the neighbour gets no further credit."""
 
     def now_s(self) -> float:
         """Return monotonic seconds."""
@@ -141,6 +152,12 @@ class Peering:
         self._in_flight_bytes = 0
         self._number = 0
         self._control: Link | None = None
+        self._attached: dict[Link, EgressOwner] = {}
+        """Links to the neighbour, other than the control link."""
+        self._waiting_links: dict[EgressOwner, None] = {}
+        """Owners that have no link because there are too many; each gets its turn."""
+        self._turn: EgressOwner | None = None
+        """Owner of `_waiting_links` that may attach its link now."""
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
 
@@ -197,8 +214,9 @@ class Peering:
         self._send_waiting()
 
     def attach(self, egress: EgressOwner, kind: str, destination: str, address: str) -> Link | None:
-        """Attach a link for messages. Return None while there are too many."""
-        if self.over or len(self.engine.links) >= NETWORK_LINKS_MAX:
+        """Attach a link for messages. Return None while there are too many: `egress.flow` is called when its turn has
+        come."""
+        if self.over or not self._may_attach(egress):
             return None
         self._number += 1
         name = f"{self.network.name}>{kind}>{self._number}"
@@ -206,11 +224,42 @@ class Peering:
         link = self.engine.attach_sender(name, address, desired_capabilities=(CAPABILITY,), properties=properties)
         link.bind(egress)
         link.report_accepted_by_tag()
+        self._attached[link] = egress
         self.wake()
         return link
 
+    @property
+    def waiting_links(self) -> int:
+        """Number of addresses that wait for a link to the neighbour, because there are too many."""
+        return len(self._waiting_links)
+
+    @property
+    def attached_links(self) -> int:
+        """Number of links with messages to the neighbour."""
+        return len(self._attached)
+
+    def tick(self, now_s: float) -> None:
+        """Detach unused links, and give links to those that wait, the first one first."""
+        for egress in list(self._attached.values()):
+            since_s = egress.idle_since_s
+            if since_s is not None and now_s - since_s > NETWORK_LINK_IDLE_S:
+                egress.detach_idle()
+        for egress in list(self._waiting_links):
+            if not self._make_room(egress, now_s):
+                return
+            self._waiting_links.pop(egress, None)
+            self._turn = egress
+            egress.flow()
+            self._turn = None
+
+    def forget(self, egress: EgressOwner) -> None:
+        """Forget an owner that needs no link any more."""
+        self.egress.pop(egress, None)
+        self._waiting_links.pop(egress, None)
+
     def detach(self, link: Link) -> None:
         """Detach a link of ours."""
+        self._attached.pop(link, None)
         link.bind(None)
         if not self.over:
             self.engine.detach(link)
@@ -254,6 +303,7 @@ class Peering:
     def detached(self, link: Link, condition: Condition | None) -> None:
         """Handle the end of a link by the neighbour."""
         owner = link.context
+        self._attached.pop(link, None)
         link.bind(None)
         if owner is self or isinstance(owner, _ControlReceiver):
             self.disconnect(f"the peer links no routers: {describe_condition(condition)}")
@@ -280,11 +330,35 @@ class Peering:
         """End all links, after `stop`."""
         for egress in list(self.egress):
             egress.fail()
+        self._attached.clear()
         for ingress in list(self.ingress):
             ingress.ended()
         self._waiting.clear()
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _may_attach(self, egress: EgressOwner) -> bool:
+        if self._turn is not None:
+            allowed = egress is self._turn
+        else:
+            allowed = not self._waiting_links and self._make_room(egress, self.now_s())
+        if not allowed:
+            self._waiting_links[egress] = None
+        return allowed
+
+    def _make_room(self, egress: EgressOwner, now_s: float) -> bool:
+        """Detach the link that is unused for longest, if there are too many, for another owner. Return False if every
+        one is in use."""
+        if len(self._attached) < NETWORK_LINKS_MAX:
+            return True
+        idle = [(since_s, each) for each in self._attached.values() if (since_s := each.idle_since_s) is not None]
+        since_s, oldest = min(idle, key=_since, default=(now_s, None))
+        if oldest is None or now_s - since_s < NETWORK_LINK_TURN_S:
+            return False
+        self._turn = egress  # the senders of the other one want it back at once
+        oldest.detach_idle()
+        self._turn = None
+        return True
 
     def _send_waiting(self) -> None:
         link = self._control
