@@ -73,6 +73,22 @@ def test_a_client_at_one_gateway_sends_to_a_client_at_the_other(tmp_path: Path) 
         assert sent.result(20).remote_state == Delivery.ACCEPTED
 
 
+def test_a_sender_loses_its_credit_when_the_last_consumer_leaves_the_other_gateway(tmp_path: Path) -> None:
+    with (
+        upper(tmp_path, ROUTER) as far,
+        gateway(tmp_path, "lower", LOWER.format(port=far.port("amqp"))) as near,
+        amqp_client(far, user="worker", password="secret") as worker,
+        amqp_client(near) as client,
+    ):
+        receiver = worker.create_receiver("jobs/7", credit=10)
+        sender = client.create_sender("jobs/7")
+        client.wait(lambda: sender.link.credit == 10, timeout=20, msg="the credit of the consumer")
+        receiver.close()
+        client.wait(lambda: sender.link.drain_mode, timeout=20, msg="a drain")
+        sender.link.drained()
+        client.wait(lambda: sender.link.credit == 0, timeout=20, msg="no credit without a consumer")
+
+
 def test_an_outcome_with_its_condition_reaches_the_sender_at_the_other_gateway(tmp_path: Path) -> None:
     with sent_and_received(tmp_path) as (sent, receiver, _):
         receiver.reject()

@@ -118,8 +118,9 @@ class IncomingLink(Origin):
     """Declared for the type checker."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_explanations", "_forbidden", "_grant", "_held", "_in_flight", "_link",
-        "_relay", "_router", "_transactions", "_window", "address", "delivered", "header_usual", "name", "user",
+        "_direct", "_draining", "_driver", "_engine", "_explanations", "_forbidden", "_grant", "_held", "_in_flight",
+        "_link", "_relay", "_router", "_transactions", "_window", "address", "delivered", "header_usual", "name",
+        "user",
     )  # fmt: skip
 
     def __init__(
@@ -164,6 +165,10 @@ class IncomingLink(Origin):
         """Explanations of consumers for messages that will be refused."""
         self._held = False
         """Grant no credit until a subscriber has caught up."""
+        self._draining = False
+        """True while the peer is requested to return its credit, because no consumer is left."""
+        if self._direct and address is not None:
+            router.credit.follow_consumers(self, address, self._consumers_left)
         if address is None:
             link.bound_transfers(ADDRESSED_AT_ONCE)
 
@@ -263,12 +268,35 @@ class IncomingLink(Origin):
     def credit_changed(self, address: str) -> None:
         """Grant credit after a change of the address."""
         self._window = SENDER_CREDIT
+        if self._draining and self._router.credit.of(self, address):
+            self._draining = False
+            self._engine.grant(self._link, 1)  # ends the drain of a peer that returns no credit
+            self._driver.flush_soon()
         self.top_up()
+
+    def credit_returned(self) -> None:
+        """Grant credit again when the address has some: the peer has answered a drain."""
+        if self._draining:
+            self._draining = False
+            self.top_up()
 
     def abort(self) -> None:
         self._driver.abort()
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _consumers_left(self) -> None:
+        """Request the credit back once no consumer is left: messages would be released. A drain does that without a
+        race (section 2.6.7); a peer that does not answer it keeps its credit."""
+        link, address = self._link, self.address
+        if address is None or link.closed or link.credit <= 0 or self._draining:
+            return
+        if self._router.credit.has_consumers(address):
+            return
+        self._draining = True
+        self._engine.grant(link, 0, drain=True)
+        self._router.credit.of(self, address)  # notifies of the next consumer
+        self._driver.flush_soon()
 
     def _refuse_explained(
         self, tokens: Sequence[int], why: Refusal, explanations: dict[int, Explanation]

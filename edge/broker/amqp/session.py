@@ -181,8 +181,8 @@ class AmqpSession:
             elif isinstance(event, Dispositions):
                 if event.link.is_sender and event.link.context is not None:
                     event.link.context.settled(event)
-            elif isinstance(event, LinkFlow):
-                if event.link.is_sender and event.link.context is not None:
+            elif isinstance(event, LinkFlow) and event.link.is_sender:
+                if event.link.context is not None:
                     event.link.context.flow()
             else:
                 self._handle_rare(event)
@@ -219,6 +219,9 @@ class AmqpSession:
             self._links.detached(event.link, closed=event.closed, lost=error is not None, condition=error)
         elif isinstance(event, Closed):
             self._closed(event.condition)
+        elif isinstance(event, LinkFlow):
+            if isinstance(event.link.context, IncomingLink):
+                event.link.context.credit_returned()
         elif not isinstance(event, SessionEnded):  # each of its links has had its own event
             raise TypeError(f"unknown event {event!r}")
 

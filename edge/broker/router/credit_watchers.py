@@ -1,6 +1,8 @@
-"""Senders without credit, which wait for credit of an address."""
+"""Senders that follow the credit of an address: those that wait for some, and all senders to direct addresses."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from edge.broker.model.interfaces import Origin
 from edge.broker.model.isolation import call_origin
@@ -17,6 +19,9 @@ class CreditWatchers:
     def __init__(self) -> None:
         self._origins: dict[str, dict[Origin, None]] = {}
         self._addresses: dict[Origin, dict[str, None]] = {}
+        self._senders: dict[str, dict[Origin, Callable[[], None]]] = {}
+        """Senders to direct addresses, with and without credit, and what to call when consumers leave."""
+        self._sends_to: dict[Origin, str] = {}
 
     def __len__(self) -> int:
         """Number of watched addresses."""
@@ -31,8 +36,19 @@ class CreditWatchers:
         self._origins.setdefault(address, {})[origin] = None
         self._addresses.setdefault(origin, {})[address] = None
 
+    def add_sender(self, address: str, origin: Origin, consumers_left: Callable[[], None]) -> None:
+        """Call `consumers_left` whenever consumers of a direct address leave, until its sender is forgotten."""
+        self._senders.setdefault(address, {})[origin] = consumers_left
+        self._sends_to[origin] = address
+
     def forget(self, origin: Origin) -> None:
         """Forget an origin that no longer needs credit."""
+        sent_to = self._sends_to.pop(origin, None)
+        if sent_to is not None:
+            senders = self._senders[sent_to]
+            del senders[origin]
+            if not senders:
+                del self._senders[sent_to]
         for address in self._addresses.pop(origin, ()):
             origins = self._origins[address]
             del origins[origin]
@@ -47,6 +63,13 @@ class CreditWatchers:
         for address in list(self._origins):
             if matches(pattern, address):
                 self._notify(address)
+
+    def consumers_left(self, pattern: str) -> None:
+        """Notify the senders to a direct address, or to every one that a filter matches, that consumers have left."""
+        matching = [each for each in self._senders if matches(pattern, each)] if is_filter(pattern) else [pattern]
+        for address in matching:
+            for origin, consumers_left in list(self._senders.get(address, {}).items()):
+                call_origin(origin, consumers_left)
 
     def _notify(self, address: str) -> None:
         origins = self._origins.pop(address, ())

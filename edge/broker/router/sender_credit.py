@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edge.broker.limits import SENDER_CREDIT
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin
-from edge.broker.network.statements import MULTICAST
+from edge.broker.network.statements import ANYCAST, MULTICAST
 from edge.broker.retention.quotas import QuotaAccount
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
@@ -57,6 +57,17 @@ class SenderCredit:
             self._without_room.add(address)
             return 0
         return SENDER_CREDIT
+
+    def follow_consumers(self, origin: Origin, address: str, consumers_left: Callable[[], None]) -> None:
+        """Call `consumers_left` whenever consumers of a direct address leave, until the origin is forgotten."""
+        self._watchers.add_sender(address, origin, consumers_left)
+
+    def has_consumers(self, address: str) -> bool:
+        """Return True when a direct address has consumers, with or without credit, at this or at another router."""
+        kind, subscriptions = self._addresses.type_of(address), self._subscriptions
+        if kind is AddressType.MULTICAST:
+            return bool(subscriptions.live.match(address)) or self._reaches(MULTICAST, address)
+        return subscriptions.competing.has_anycast_consumers(address) or self._reaches(ANYCAST, address)
 
     def _of_consumers(self, address: str, kind: AddressType) -> int:
         """Return how many messages the consumers of a direct address can take."""

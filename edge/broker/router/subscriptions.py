@@ -106,6 +106,7 @@ class SubscriptionRegistry:
 
     def _consumer_left(self, pattern: str) -> None:
         self._watchers.changed(pattern)
+        self._watchers.consumers_left(pattern)
         self.direct_listeners.notify(pattern)
 
     def detach(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:

@@ -288,12 +288,16 @@ class RouterNetwork:
         if changed is None:
             for transit in list(self._transit.values()):
                 self._follow_transit(transit)
-            self._watchers.changed("#")
+            self._credit_changed("#")
         if changed is None or any(name.startswith(MULTICAST) for name in changed):
             self._drop_branches()
             self._router.forget_routes()
         for name in changed or ():
-            self._watchers.changed(name[1:])
+            self._credit_changed(name[1:])
+
+    def _credit_changed(self, pattern: str) -> None:
+        self._watchers.changed(pattern)
+        self._watchers.consumers_left(pattern)
 
     def _follow_paths(self, remote: RemoteConsumers, paths: Mapping[str, NetworkPath]) -> None:
         """Give waiting messages and senders to new links: the first look at the credit of a link attaches it."""
