@@ -130,6 +130,8 @@ def test_message_is_repeated_and_found_by_a_property(visit: Visit) -> None:
     page.locator("textarea[name=body]").fill("again")
     page.locator("textarea[name=properties]").fill("unit: K")
     page.locator("input[name=times]").fill("2")
+    page.locator("textarea[name=body]").dispatch_event("input")  # the page is drawn again while someone types a number
+    assert page.locator("input[name=times]").input_value() == "2"
     page.locator("input[name=every]").fill("1")
     page.get_by_role("button", name="Publish").click()
     visit.see("2 accepted")

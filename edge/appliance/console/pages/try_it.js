@@ -23,13 +23,15 @@ export function TryIt({ query, choice }) {
 
 function Publish({ suggested }) {
   const [draft, setDraft] = useState({ address: suggested && !/[+#]/.test(suggested) ? suggested : "", body: "", content_type: TYPES[0][0], properties: "", retain: false });
-  const [repeat, setRepeat] = useState({ times: 1, every_s: 2 });
+  const [repeat, setRepeat] = useState({ times: "1", every_s: "2" });
   const [left, setLeft] = useState(0);
   const running = useRef(0);
   useEffect(() => () => clearTimeout(running.current), []);
   const [sent, setSent] = useState(null);
   const [error, setError] = useState(null);
-  const set = (name) => (event) => setDraft({ ...draft, [name]: event.target.type === "checkbox" ? event.target.checked : event.target.value });
+  const set = (name) => ({ target }) => setDraft((before) => ({ ...before, [name]: target.type === "checkbox" ? target.checked : target.value }));
+  // At each key, as for the other fields: the page is drawn again while someone types, and would show the number before.
+  const setNumber = (name) => ({ target }) => setRepeat((before) => ({ ...before, [name]: target.value }));
   const wrong = draft.content_type === "application/json" ? fault(draft.body) : "";
   /** Publish once, and again after a pause while `more` are left. It ends with the page, and at the first error. */
   async function publish(more, count) {
@@ -37,7 +39,7 @@ function Publish({ suggested }) {
     try {
       const outcome = await post("/api/v1/messages", { ...draft, content_type: draft.content_type || null, properties: pairs(draft.properties) });
       setSent({ ...outcome, at: Date.now(), count });
-      if (more > 0) running.current = setTimeout(() => publish(more - 1, count + 1), repeat.every_s * 1000);
+      if (more > 0) running.current = setTimeout(() => publish(more - 1, count + 1), Number(repeat.every_s) * 1000);
     } catch (failed) {
       setLeft(0);
       setError(failed);
@@ -48,13 +50,12 @@ function Publish({ suggested }) {
     clearTimeout(running.current);
     setError(null);
     setSent(null);
-    publish(repeat.times - 1, 1);
+    publish(Number(repeat.times) - 1, 1);
   }
   function stop() {
     clearTimeout(running.current);
     setLeft(0);
   }
-  const bounded = (name, most) => (event) => setRepeat({ ...repeat, [name]: Math.min(most, Math.max(1, Math.round(Number(event.target.value)) || 1)) });
   return html`<${Panel} title="Publish" span=${6}><form class="stack" onSubmit=${submit}>
     <label class="field">Address<input class="input mono" name="address" required autocapitalize="none" spellcheck="false" value=${draft.address} onInput=${set("address")} /></label>
     <label class="field">Body<textarea class="input mono" name="body" rows="5" spellcheck="false" value=${draft.body} onInput=${set("body")}></textarea></label>
@@ -65,8 +66,8 @@ function Publish({ suggested }) {
     <label class="check"><input type="checkbox" checked=${draft.retain} onChange=${set("retain")} /> Keep as the last message (retain)</label>
     <${ErrorNote} error=${error} />
     <div class="do"><button class="button main" disabled=${Boolean(wrong) || !draft.address || left > 0}>Publish</button>
-      <label class="do small"><input class="input short" type="number" name="times" min="1" max=${REPEATS_MAX} value=${repeat.times} disabled=${left > 0} onChange=${bounded("times", REPEATS_MAX)} /> times, every</label>
-      <label class="do small"><input class="input short" type="number" name="every" min="1" max=${EVERY_S_MAX} value=${repeat.every_s} disabled=${left > 0} onChange=${bounded("every_s", EVERY_S_MAX)} /> s</label>
+      <label class="do small"><input class="input short" type="number" name="times" required min="1" max=${REPEATS_MAX} value=${repeat.times} disabled=${left > 0} onInput=${setNumber("times")} /> times, every</label>
+      <label class="do small"><input class="input short" type="number" name="every" required min="1" max=${EVERY_S_MAX} value=${repeat.every_s} disabled=${left > 0} onInput=${setNumber("every_s")} /> s</label>
       ${left > 0 && html`<button type="button" class="button" onClick=${stop}>Stop, ${number(left)} left</button>`}
       ${sent && html`<span role="status"><${Pill} tone=${sent.subscribers ? "good" : "warn"}>${sent.subscribers ? (sent.count > 1 ? `${number(sent.count)} accepted` : "accepted") : "nobody gets it"}<//>
         <span class="small soft"> ${sent.subscribers ? "" : "no subscription matches, so it is not kept; "}<${Time} at=${sent.at} /></span></span>`}</div>
