@@ -45,7 +45,7 @@ def proved(fleet: Fleet) -> Proof:
 @pytest.mark.parametrize(
     ("flaps", "names", "pause_s"),
     [
-        pytest.param(2, ["hall", "yard"], 0.004, marks=pytest.mark.timeout(400)),
+        pytest.param(2, ["hall", "yard"], 0.02, marks=pytest.mark.timeout(400)),
         pytest.param(100, ["hall", "roof", "yard"], 0.002, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)]),
     ],
 )

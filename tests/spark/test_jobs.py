@@ -262,6 +262,7 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: SparkLake) -> None
     ]
 
 
+@pytest.mark.slow
 def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages with a wrong clock, messages without readings, and maintenance all leave one total."""
     land(lake, *(message(n) for n in range(5)), message(5, received_at=datetime(1970, 1, 1, tzinfo=UTC)))

@@ -227,6 +227,7 @@ def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
     assert (of(lake, "readings"), of(lake, "reject")) == (good, bad)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_message_with_the_numbers_of_one_that_has_moved_stays(
