@@ -215,6 +215,12 @@ NOTICES_RETRY_S = 1.0
 NOTICES_GATHER_S = 0.01
 """Seconds from a notice to the look that it causes: a burst of changes is one look of some milliseconds."""
 
+NOTICE_BYTES_MAX = 7_900
+"""Bytes of a notice that names the rows which have changed; PostgreSQL sends up to 7 999. A larger one names none."""
+
+NOTICES_ROWS_MAX = 1_000
+"""Changed rows that a task remembers until its next look; after more it reads all that may have changed."""
+
 DRAIN_S = 60.0
 """Default maximum time to close the connections of a hub that stops while others serve: 2 000 gateways move at 40 a
 second, which costs the others little."""

@@ -46,7 +46,8 @@ class CommandTable:
 class SimulatedCommands:
     """Substitute for `cloud.hub.registry.commands.Commands`."""
 
-    def __init__(self, table: CommandTable) -> None:
+    def __init__(self, table: CommandTable, *, reading: bool = False) -> None:
+        del reading  # both connections see the same rows
         self._rows = table.rows
         self._database = table.database
         self._history = table.history

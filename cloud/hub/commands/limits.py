@@ -31,8 +31,8 @@ UNDER_WAY_MAX: Final = 64
 """Commands in flight to a gateway: 4 MiB of the largest."""
 
 POLL_INTERVAL_S: Final = 1.0
-"""Interval of polling for expired commands, and for commands and receipts of other hubs and processes. Notices of a
-PostgreSQL server make a look earlier."""
+"""Interval of polling for expired commands, and for commands and receipts of other hubs and processes: five queries.
+Notices of a PostgreSQL server make a look at single commands earlier."""
 
 AT_ONCE_MAX: Final = 500
 """Commands in one transaction of polling."""

@@ -1,18 +1,23 @@
 """Command service of a hub: accepts, sends and tracks commands, and reports their outcomes.
 
-Runs on the event loop. The registry work runs in a thread with a connection of its own, so commands continue during a
-landing. News of a gateway is first published to applications, then stored, then acknowledged. After a crash in between
-it is repeated: an application gets it twice rather than never.
+Runs on the event loop. The registry work runs in two threads with connections of their own, so commands continue during
+a landing. One writes and one reads, so a request that waits for a command does not wait for those that are written. A
+notice of another hub names what has changed there: a hub with that gateway sends, and one with a request that waits for
+that command reads it; others do nothing. All that others may have changed is read at an interval.
+
+News of a gateway is first published to applications, then stored, then acknowledged. After a crash in between it is
+repeated: an application gets it twice rather than never.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
@@ -52,7 +57,7 @@ from cloud.hub.registry.commands import (
     CommandState,
 )
 from cloud.hub.registry.known_numbers import DOUBTED
-from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry.notices import ChangedRow, ChangeHint, NoticeTopic
 from cloud.hub.registry_thread import RegistryClosed, RegistryThread
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
@@ -146,6 +151,7 @@ class HubCommands:
         self._now = now
         self._tenants = tenants or Tenants()
         self._thread = RegistryThread("commands", lambda: Commands(registry))
+        self._reader = RegistryThread("commands-reading", lambda: Commands(registry, reading=True))
         self._asked = 0
         self._news = NewsQueues(self._store_of_tenant)
         self._untold: set[str] = set()
@@ -162,8 +168,9 @@ class HubCommands:
         """Open the registry and start polling. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         await self._thread.open()
-        self._newest = await self._in_thread(Commands.newest)
-        self._newest_move = await self._in_thread(Commands.newest_move)
+        await self._reader.open()
+        self._newest = await self._read(Commands.newest)
+        self._newest_move = await self._read(Commands.newest_move)
         self._tasks = [loop.create_task(self._watch(), name="commands of others")]
 
     async def close(self) -> None:
@@ -172,6 +179,7 @@ class HubCommands:
         for task in tasks:
             await end_task(task)
         await self._news.close()
+        await self._reader.close()
         await self._thread.close()
 
     # --- sending and queries ------------------------------------------------------------------------------------------
@@ -219,20 +227,22 @@ class HubCommands:
         """Return what would happen to a command for these gateways, and their number. Raises `CommandsBusy`,
         `RegistryError`."""
         bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": self._tenants.of(tenant).commands}
-        return await self._ask(lambda registry: registry.rehearse(tenant, chosen, **bounds, most=SELECTED_COMMANDS_MAX))
+        return await self._ask_reader(
+            lambda registry: registry.rehearse(tenant, chosen, **bounds, most=SELECTED_COMMANDS_MAX)
+        )
 
     async def get(self, identifier: str) -> CommandRecord | None:
         """Return a command; None if unknown. Raises `CommandsBusy`, `RegistryError`."""
-        return await self._ask(lambda registry: registry.get(identifier))
+        return await self._ask_reader(lambda registry: registry.get(identifier))
 
     async def describe(self, identifier: str) -> CommandRecord | None:
         """Return a command, with what it waits for; None if unknown. Raises `CommandsBusy`, `RegistryError`."""
         now_us = self._now_us()
-        return await self._ask(lambda registry: registry.describe(identifier, now_us))
+        return await self._ask_reader(lambda registry: registry.describe(identifier, now_us))
 
     async def page(self, wanted: CommandFilter, limit: int) -> list[CommandRecord]:
         """Return commands, the newest first. Raises `CommandsBusy`, `RegistryError`."""
-        return await self._ask(lambda registry: registry.page(wanted, limit))
+        return await self._ask_reader(lambda registry: registry.page(wanted, limit))
 
     async def wait(self, identifier: str, seconds: float) -> CommandRecord | None:
         """Wait until a command is completed, including a wanted response, or until the time is over. Return its current
@@ -311,21 +321,36 @@ class HubCommands:
         return int(self._now() * 1_000_000)
 
     async def _ask(self, work: Callable[[Commands], T]) -> T:
-        """Run a request on the registry's thread, within the limit of requests."""
+        """Run a request on the thread that writes, within the limit of requests."""
+        with self._admitted():
+            return await self._in_thread(work)
+
+    async def _ask_reader(self, work: Callable[[Commands], T]) -> T:
+        """Run a request on the thread that reads, within the limit of requests."""
+        with self._admitted():
+            return await self._read(work)
+
+    @contextlib.contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Count a request in the body. Raises `CommandsBusy`."""
         if self._asked >= REQUESTS_MAX:
             raise CommandsBusy("the hub is overloaded; try again in some seconds")
         self._asked += 1
         try:
-            return await self._in_thread(work)
+            yield
         finally:
             self._asked -= 1
 
     async def _in_thread(self, work: Callable[[Commands], T]) -> T:
-        """Run `work` on the registry's thread. Raises `CommandsBusy` before `open` and after `close`."""
-        try:
+        """Run `work` on the thread that writes. Raises `CommandsBusy` before `open` and after `close`."""
+        with _closed_is_busy():
             return await self._thread.run(work)
-        except RegistryClosed as error:
-            raise CommandsBusy(str(error)) from error
+
+    async def _read(self, work: Callable[[Commands], T]) -> T:
+        """Run `work`, which changes nothing, on the thread that reads. Raises `CommandsBusy` before `open` and after
+        `close`."""
+        with _closed_is_busy():
+            return await self._reader.run(work)
 
     def _run_later(self, work: Callable[[Commands], T], then: Callable[[T | None], None]) -> None:
         """Run `work` on the registry's thread; pass the result to `then`, None on failure."""
@@ -399,8 +424,12 @@ class HubCommands:
 
     async def _watch(self) -> None:
         clock, counted_at = asyncio.get_running_loop().time, float("-inf")
+        poll_at = clock() + self._poll_interval_s
         while True:
-            await self._hint.wait(self._poll_interval_s)
+            changes = await self._hint.wait(max(0.0, poll_at - clock()))
+            self._look_at(changes.rows)
+            if not changes.others and clock() < poll_at:
+                continue
             try:
                 await self._poll()
                 if clock() - counted_at >= COUNT_INTERVAL_S:
@@ -409,31 +438,41 @@ class HubCommands:
                 self.trouble = None
             except Exception as error:
                 self._failed(error)
+            poll_at = clock() + self._poll_interval_s
+
+    def _look_at(self, rows: Collection[ChangedRow]) -> None:
+        """Send commands to the gateways of a notice that are connected here, and let requests here look at its
+        commands."""
+        for topic, key in rows:
+            if topic is NoticeTopic.COMMANDS and len(key) == 2:
+                self.dispatch.send_pending((key[0], key[1]))
+            elif topic is NoticeTopic.RECEIPTS and len(key) == 1:
+                self._wake(key[0])
 
     async def _poll(self) -> None:
         """Send commands that other processes stored, end requests that wait for receipts at other hubs, and complete
         expired commands."""
         now_us, before = self._now_us(), self._newest
-        self._newest = await self._in_thread(Commands.newest)
+        self._newest = await self._read(Commands.newest)
         if self._newest > before:
-            for key in await self._in_thread(lambda registry: registry.gateways_of(before)):
+            for key in await self._read(lambda registry: registry.gateways_of(before)):
                 self.dispatch.send_pending(key)
         await self._send_moved()
         self.dispatch.retry_pending()
         if waiting := list(self._waiting):
-            pending = await self._in_thread(lambda registry: registry.find_pending(waiting))
+            pending = await self._read(lambda registry: registry.find_pending(waiting))
             for identifier in waiting:
                 if identifier not in pending:
                     self._wake(identifier)
-        over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
+        over = await self._read(lambda registry: registry.over(now_us, AT_ONCE_MAX))
         self._queue_ends(over, now_us)
 
     async def _send_moved(self) -> None:
         """Send commands that have moved, and look again at some of those that had to wait for others."""
         now_s, before = asyncio.get_running_loop().time(), self._newest_move
-        newest = await self._in_thread(Commands.newest_move)
+        newest = await self._read(Commands.newest_move)
         if newest > before:
-            for key in await self._in_thread(lambda registry: registry.gateways_moved_to(before)):
+            for key in await self._read(lambda registry: registry.gateways_moved_to(before)):
                 self.dispatch.send_pending(key)
             self._newest_move = newest
         if now_s - self._looked_at >= self._poll_interval_s:
@@ -445,8 +484,8 @@ class HubCommands:
         now_us = self._now_us()
         before_us = now_us - int(KEPT_S * 1e6)
         await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX, now_us))
-        self._counts = await self._in_thread(Commands.counts)
-        self._queue_ends(await self._in_thread(lambda registry: registry.doubted(now_us, AT_ONCE_MAX)), now_us)
+        self._counts = await self._read(Commands.counts)
+        self._queue_ends(await self._read(lambda registry: registry.doubted(now_us, AT_ONCE_MAX)), now_us)
 
     def _queue_ends(self, over: Sequence[CommandRecord], now_us: int) -> None:
         """Queue the news that completes commands, for each tenant on its own."""
@@ -455,6 +494,15 @@ class HubCommands:
             by_tenant.setdefault(each.tenant, []).append(_over(each, now_us))
         for news in by_tenant.values():
             self.queue_news(news, lambda _kept: None)
+
+
+@contextlib.contextmanager
+def _closed_is_busy() -> Iterator[None]:
+    """Raise `CommandsBusy` instead of `RegistryClosed`."""
+    try:
+        yield
+    except RegistryClosed as error:
+        raise CommandsBusy(str(error)) from error
 
 
 def _is_outcome(news: CommandNews, command: CommandRecord) -> bool:

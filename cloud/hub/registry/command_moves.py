@@ -181,8 +181,8 @@ def follow_device(tx: sa.Connection, owner: str, devices_of: str, device: str) -
     for number, values in changed:
         moved = {"moved": move} if "gateway" in values else {}
         tx.execute(commands.update().where(commands.c.number == number).values({**values, **moved}))
-    if changed:
-        notify(tx, NoticeTopic.COMMANDS)
+    if moved_to := {(owner, to) for _, values in changed if (to := values.get("gateway")) is not None}:
+        notify(tx, NoticeTopic.COMMANDS, moved_to)
 
 
 def _after_move(places: RegisteredPlaces, row: Any) -> dict[str, str | None] | None:

@@ -33,6 +33,7 @@ from cloud.hub.limits import DOUBTED_ANSWER_S, ONLINE_ANSWER_S
 from cloud.hub.registry import command_keys, command_moves
 from cloud.hub.registry.command_keys import OtherContent, content_digest
 from cloud.hub.registry.command_moves import DevicePlaces
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.events import EventType, FleetEvent, append_events, make_event
 from cloud.hub.registry.known_numbers import DOUBTED
 from cloud.hub.registry.labels import labels_of
@@ -212,9 +213,10 @@ class Commands:
     """Commands in the registry, for the thread that creates it. Every method is one transaction, durable on return;
     raises `RegistryError`."""
 
-    def __init__(self, url: sa.URL) -> None:
-        """Open the registry; create a missing one."""
-        self._database = open_registry(url).database
+    def __init__(self, url: sa.URL, *, reading: bool = False) -> None:
+        """Open the registry; create a missing one. `reading`: it exists, nothing is changed, and no writer is
+        delayed."""
+        self._database = Database(url, reading=True) if reading else open_registry(url).database
         self._held: dict[tuple[str, str], None] = {}
         """Gateways with commands that waited for others at the last look, by the time of that look."""
 
@@ -256,7 +258,7 @@ class Commands:
             if key is not None:
                 times = (command.created_at, command.expires_at)
                 command_keys.store_key(tx, (command.tenant, command.sent_by), key, command.digest, command.id, times)
-            notify(tx, NoticeTopic.COMMANDS)
+            notify(tx, NoticeTopic.COMMANDS, (placed.key,))
             return placed._replace(number=int(number[0]) if number is not None else 0)
 
         return self._database.transaction(work)
@@ -388,7 +390,7 @@ class Commands:
             places = DevicePlaces(tx)
             effective = [(each, found) for each in news if (found := _take(tx, places, each))]
             if effective:
-                notify(tx, NoticeTopic.RECEIPTS)
+                _notify_changed(tx, [found for _, found in effective])
                 told = [each for each in effective if each[1].state != CommandState.WAITING.value]
                 append_events(tx, starmap(_command_event, told))
             return [found for _, found in effective]
@@ -499,6 +501,17 @@ def _sent_before(tx: sa.Connection, command: CommandRecord, key: str) -> Command
         return there
     tx.execute(commands.update().where(commands.c.id == there.id).values(reply_to=command.reply_to))
     return there._replace(reply_to=command.reply_to)
+
+
+def _notify_changed(tx: sa.Connection, changed: Sequence[CommandRecord]) -> None:
+    """Tell other hubs of completed commands, for which requests may wait there, and of those that wait again, as their
+    gateway may be connected there."""
+    completed = [(each.id,) for each in changed if CommandState(each.state).final or each.responded_at is not None]
+    waiting = [each.key for each in changed if each.state == CommandState.WAITING.value]
+    if completed:
+        notify(tx, NoticeTopic.RECEIPTS, completed)
+    if waiting:
+        notify(tx, NoticeTopic.COMMANDS, waiting)
 
 
 def _last_seen(tx: sa.Connection, tenant: str) -> dict[str, int]:

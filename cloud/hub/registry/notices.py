@@ -1,9 +1,13 @@
 """Notices between the hubs of a registry: a hint that rows of a topic may have changed.
 
-A notice carries no data, and nothing depends on it. Whoever follows a topic reads the registry at its own interval, and
-a notice only makes the next look come earlier. So a lost notice costs one interval, and a doubled or late one costs a
-look. On PostgreSQL the transaction that changes rows sends the notice, with ``NOTIFY``, and it arrives after the
-commit. A registry in SQLite has one hub, and sends none.
+Nothing depends on a notice. Each task that follows a topic reads the registry at its own interval, and a notice only
+makes the next look come earlier. So a lost notice costs one interval, and a doubled or late one costs a look. A notice
+may name the rows that have changed. A task that is concerned by few rows reads only those then, or nothing. On
+PostgreSQL the transaction that changes rows sends the notice, with ``NOTIFY``, and it arrives after the commit. A
+registry in SQLite has one hub, and sends none.
+
+A notice is the value of its topic, or a JSON array of that and the keys of the rows. A hub of an older version does not
+know arrays, and sees such a change at its interval.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 
 from bridge.periodic_task import end_task
-from cloud.hub.limits import NOTICES_GATHER_S, NOTICES_RETRY_S
+from cloud.hub.limits import NOTICE_BYTES_MAX, NOTICES_GATHER_S, NOTICES_RETRY_S, NOTICES_ROWS_MAX
 from cloud.hub.registry.dialects import connection_limits
 from cloud.hub.registry.location import POSTGRESQL, redact_url
 from edge.output.logs import describe_error
@@ -55,10 +61,49 @@ class NoticeTopic(enum.Enum):
     """Answers of the authority's process."""
 
 
-def notify(tx: sa.Connection, topic: NoticeTopic) -> None:
-    """Send a notice when this transaction commits. Several of one topic are sent once."""
+RowKey = tuple[str, ...]
+
+
+class ChangedRow(NamedTuple):
+    """Row that a notice names."""
+
+    topic: NoticeTopic
+    key: RowKey
+    """``commands``: tenant and gateway that has commands to get; ``receipts``: id of a completed command."""
+
+
+class NoticedChanges(NamedTuple):
+    """Changes since the last look."""
+
+    rows: frozenset[ChangedRow]
+    others: bool
+    """There may be changes of rows that are not known: each has to be read."""
+
+
+def notify(tx: sa.Connection, topic: NoticeTopic, rows: Collection[RowKey] = ()) -> None:
+    """Send a notice when this transaction commits. Several equal ones are sent once. `rows`: keys of those that have
+    changed; none: it is not said which."""
     if tx.dialect.name == "postgresql":
-        tx.execute(sa.select(sa.func.pg_notify(CHANNEL, topic.value)))
+        tx.execute(sa.select(sa.func.pg_notify(CHANNEL, _payload(topic, rows))))
+
+
+def _payload(topic: NoticeTopic, rows: Collection[RowKey]) -> str:
+    if not rows:
+        return topic.value
+    named = msgspec.json.encode([topic.value, *sorted(set(rows))])
+    return named.decode() if len(named) <= NOTICE_BYTES_MAX else topic.value
+
+
+def _read_payload(payload: str) -> tuple[str, tuple[RowKey, ...]]:
+    """Return the topic of a notice and the keys of its rows; an unknown notice is a topic that no task follows."""
+    if not payload.startswith("["):
+        return payload, ()
+    try:
+        topic, *rows = msgspec.json.decode(payload, type=list[str | tuple[str, ...]])
+    except (msgspec.MsgspecError, ValueError):
+        return payload, ()
+    keys = tuple(row for row in rows if isinstance(row, tuple))
+    return (topic, keys) if isinstance(topic, str) else (payload, ())
 
 
 class ChangeHint:
@@ -66,26 +111,40 @@ class ChangeHint:
 
     def __init__(self) -> None:
         self._given = asyncio.Event()
+        self._rows: set[ChangedRow] = set()
+        self._others = False
 
-    def give(self) -> None:
-        """Wake the task, now or at its next `wait`."""
+    def give(self, rows: Collection[ChangedRow] = ()) -> None:
+        """Wake the task, now or at its next `wait`. `rows`: those that have changed; none: it is not known which."""
+        if rows and len(self._rows) < NOTICES_ROWS_MAX:
+            self._rows.update(rows)
+        else:
+            self._others = True
         self._given.set()
 
     def take(self) -> bool:
         """Return whether a hint was given since the last look."""
         given = self._given.is_set()
-        self._given.clear()
+        self._clear()
         return given
 
-    async def wait(self, interval_s: float) -> None:
-        """Wait for a hint, at most for an interval. Hints of the following `NOTICES_GATHER_S` are one with it."""
+    async def wait(self, interval_s: float) -> NoticedChanges:
+        """Wait for a hint, at most for an interval, and return what has changed as far as hints say. Hints of the
+        following `NOTICES_GATHER_S` are one with it."""
         try:
             async with asyncio.timeout(interval_s):
                 await self._given.wait()
                 await asyncio.sleep(NOTICES_GATHER_S)
         except TimeoutError:
             pass
+        return self._clear()
+
+    def _clear(self) -> NoticedChanges:
+        changes = NoticedChanges(frozenset(self._rows), self._others)
+        self._rows.clear()
+        self._others = False
         self._given.clear()
+        return changes
 
 
 class ChangeNotices:
@@ -114,11 +173,12 @@ class ChangeNotices:
         task, self._task = self._task, None
         await end_task(task)
 
-    def pass_on(self, topic: str) -> None:
-        """Give the hints of a topic; unknown ones are those of a newer program."""
+    def pass_on(self, payload: str) -> None:
+        """Give the hints of the topic of a notice; unknown ones are those of a newer program."""
+        topic, keys = _read_payload(payload)
         for topics, hint in self._hints:
             if topic in topics:
-                hint.give()
+                hint.give([ChangedRow(NoticeTopic(topic), key) for key in keys])
 
     async def _listen(self) -> None:
         """Listen over a connection of its own, and connect again when it breaks."""

@@ -21,7 +21,15 @@ from cloud.hub.registry.configurations import Configurations, WantedConfiguratio
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.enrolments import CertificateRecord, Enrolments
 from cloud.hub.registry.location import parse
-from cloud.hub.registry.notices import CHANNEL, ChangeHint, ChangeNotices, NoticeTopic, notify
+from cloud.hub.registry.notices import (
+    CHANNEL,
+    ChangedRow,
+    ChangeHint,
+    ChangeNotices,
+    NoticedChanges,
+    NoticeTopic,
+    notify,
+)
 from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import gateways, tenants
@@ -43,12 +51,13 @@ def server_url(postgres: Postgres) -> sa.URL:
     return url
 
 
-async def woken(hint: ChangeHint) -> None:
-    """Wait until a hint is given, or fail."""
+async def woken(hint: ChangeHint) -> NoticedChanges:
+    """Wait until a hint is given and return it, or fail."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await hint.wait(NEVER_S)
+    changes = await hint.wait(NEVER_S)
     assert loop.time() - began < NEVER_S
+    return changes
 
 
 async def in_registry(url: sa.URL, work: Callable[[sa.Connection], object]) -> None:
@@ -133,16 +142,22 @@ def test_commands_and_receipts_are_announced(server_url: sa.URL) -> None:
             with contextlib.closing(Commands(server_url)) as commands:
                 return commands.add(DRAFT.record(1), gateway_max=10, tenant_max=10, known=True).id
 
-        def receive(identifier: str) -> None:
+        def receive(identifier: str, state: CommandState) -> None:
             with contextlib.closing(Commands(server_url)) as commands:
-                commands.keep([CommandNews(identifier, "acme", "hall", "pump7", 2, CommandState.DELIVERED)])
+                commands.keep([CommandNews(identifier, "acme", "hall", "pump7", 2, state)])
+
+        def receive_both(identifier: str) -> None:
+            receive(identifier, CommandState.QUEUED)  # which ends no request
+            receive(identifier, CommandState.DELIVERED)
 
         try:
             await asyncio.gather(woken(sent), woken(received))
             identifier = await asyncio.to_thread(send)
-            await woken(sent)
-            await asyncio.to_thread(receive, identifier)
-            await woken(received)
+            hall = ChangedRow(NoticeTopic.COMMANDS, ("acme", "hall"))
+            assert await woken(sent) == (frozenset({hall}), False)
+            await asyncio.to_thread(receive_both, identifier)
+            ended = ChangedRow(NoticeTopic.RECEIPTS, (identifier,))
+            assert await woken(received) == (frozenset({ended}), False)
         finally:
             await notices.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ import pytest
 from cloud.hub.commands.service import Draft, HubCommands
 from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandState
 from cloud.hub.registry.location import sqlite_url
-from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry.notices import ChangedRow, ChangeHint, NoticeTopic
 from tests.support.loop_wait import until
 from tests.unit.cloud.command_line import StubLine
 
@@ -30,10 +31,11 @@ class UnreliableHint(ChangeHint):
         super().__init__()
         self._dice = dice
 
-    def give(self) -> None:
+    def give(self, rows: Collection[ChangedRow] = ()) -> None:
+        rows = self._dice.choice((rows, ()))  # an older hub names none
         for _ in range(self._dice.choice((0, 0, 1, 2))):
             asyncio.get_running_loop().call_later(
-                self._dice.choice((0.0, 0.0, 0.005, 3 * POLL_S)), ChangeHint.give, self
+                self._dice.choice((0.0, 0.0, 0.005, 3 * POLL_S)), ChangeHint.give, self, rows
             )
 
 
@@ -56,7 +58,7 @@ async def deliver_through(folder: Path, dice: random.Random) -> None:
         for number in range(COMMANDS):
             sent = await dice.choice(hubs).send(Draft(*GATEWAY, "pump7", f"on{number}", b"", None, 60.0))
             for hint in hints:
-                hint.give()
+                hint.give([ChangedRow(NoticeTopic.COMMANDS, GATEWAY)])
             waits.append(asyncio.ensure_future(dice.choice(hubs).wait(sent.id, WAIT_S)))
             if dice.random() < 0.3:  # the gateway moves; what has no answer is sent again
                 line.open = False
@@ -73,7 +75,7 @@ async def deliver_through(folder: Path, dice: random.Random) -> None:
             here.queue_news([news], stored.set_result)
             assert await stored
             for hint in hints:
-                hint.give()
+                hint.give([ChangedRow(NoticeTopic.RECEIPTS, (identifier,))])
         found = await asyncio.gather(*waits)
         assert [each.state for each in found if each is not None] == ["delivered"] * COMMANDS
     finally:

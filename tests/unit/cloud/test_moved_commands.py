@@ -10,7 +10,7 @@ from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.registry.commands import CommandNews, CommandRecord, Commands, CommandState
 from cloud.hub.registry.location import sqlite_url
-from cloud.hub.registry.notices import ChangeHint
+from cloud.hub.registry.notices import ChangeHint, NoticedChanges
 from cloud.hub.registry.opening import open_registry
 from tests.support.loop_wait import until
 from tests.unit.cloud.command_line import StubLine
@@ -24,9 +24,9 @@ class _CountedHint(ChangeHint):
         super().__init__()
         self.looks = 0
 
-    async def wait(self, interval_s: float) -> None:
+    async def wait(self, interval_s: float) -> NoticedChanges:
         self.looks += 1
-        await super().wait(interval_s)
+        return await super().wait(interval_s)
 
     async def wait_for_looks(self, count: int) -> None:
         """Wait until the hub has looked at the registry this often, from the begin to the end."""
