@@ -20,6 +20,25 @@ export function onSignedOut(action) {
   signedOut = action;
 }
 
+const APPLIED = "Waypost-Applied-Query";
+/** Parameters that choose no rows. */
+const NO_FILTERS = ["after", "limit", "sort"];
+let namesFilters = false;
+
+/** Refuse answers that do not name the filters of their request: this console's node names them, an earlier version does not. */
+export function demandFilters() {
+  namesFilters = true;
+}
+
+/** Throw ApiError unless an answer names the filters of its request: an earlier version answers with all rows. */
+function checkFilters(url, answer) {
+  const applied = (answer.headers.get(APPLIED) ?? "").split(", ");
+  const missing = [...new Set(url.searchParams.keys())].filter((name) => !NO_FILTERS.includes(name) && !applied.includes(name));
+  if (missing.length === 0) return;
+  const text = `This hub is older than the filter ${missing.join(", ")}; its answer has all rows.`;
+  throw new ApiError(answer.status, text, { code: "filter-ignored", next_step: "try again when all hubs are updated" });
+}
+
 /** Condition of a change: the thing must not exist yet. */
 export const NEW = "*";
 
@@ -29,10 +48,11 @@ const condition = (etag) => (etag === NEW ? { "If-None-Match": NEW } : etag ? { 
 async function request(method, path, body, etag = "", type = "application/json") {
   // A request of a script: the browser's own password dialog must not come up.
   const headers = { "X-Requested-With": "waypost", ...(body === undefined ? {} : { "Content-Type": type }), ...condition(etag) };
+  // The address of the page may have a name and a password; those of a request must not.
+  const url = new URL(path, location.origin);
   let answer;
   try {
-    // The address of the page may have a name and a password; those of a request must not.
-    answer = await fetch(new URL(path, location.origin), {
+    answer = await fetch(url, {
       method,
       headers,
       body: body === undefined || type !== "application/json" ? body : JSON.stringify(body),
@@ -50,6 +70,7 @@ async function request(method, path, body, etag = "", type = "application/json")
   }
   if (answer.status === 401) signedOut();
   if (!answer.ok) throw new ApiError(answer.status, value?.detail ?? `${answer.status} ${answer.statusText}`, value ?? {});
+  if (namesFilters && method === "GET") checkFilters(url, answer);
   return value;
 }
 

@@ -101,14 +101,14 @@ class _RemoteArtefacts:
         return self._ask(_path(name, version))
 
     def find(self, name: str) -> Iterator[dict[str, Any]]:
-        yield from self._client.pages("artefacts", "artefacts", name=name or None, tenant=self._tenant)
+        yield from self._client.pages("artefacts", "artefacts", {"name": name or None, "tenant": self._tenant})
 
     def remove(self, name: str, version: str) -> None:
         self._ask(_path(name, version), method="DELETE")
 
     def reports(self, given: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         query = {name: value or None for name, value in given.items()}
-        yield from self._client.pages("artefact-reports", "reports", tenant=self._tenant, **query)
+        yield from self._client.pages("artefact-reports", "reports", {"tenant": self._tenant, **query})
 
     def keys(self) -> list[dict[str, Any]]:
         return list(self._ask("artefact-keys")["keys"])

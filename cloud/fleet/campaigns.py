@@ -69,14 +69,14 @@ class _RemoteCampaigns:
         return found
 
     def list(self, tenant: str) -> Iterator[dict[str, Any]]:
-        yield from self._client.pages("campaigns", "campaigns", tenant=tenant or None)
+        yield from self._client.pages("campaigns", "campaigns", {"tenant": tenant or None})
 
     def show(self, campaign: str) -> dict[str, Any]:
         found: dict[str, Any] = self._client.ask(f"campaigns/{quote(campaign, safe='')}")
         return found
 
     def devices(self, campaign: str, phase: str | None) -> Iterator[dict[str, Any]]:
-        yield from self._client.pages(f"campaigns/{quote(campaign, safe='')}/devices", "devices", phase=phase)
+        yield from self._client.pages(f"campaigns/{quote(campaign, safe='')}/devices", "devices", {"phase": phase})
 
     def step(self, campaign: str, step: str) -> dict[str, Any]:
         found: dict[str, Any] = self._client.ask(f"campaigns/{quote(campaign, safe='')}/{step}", method="POST")

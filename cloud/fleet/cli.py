@@ -217,7 +217,7 @@ def list_gateways(search: dict[str, str], hub: HubPlace, everyone: bool, selecto
     except LabelError as error:
         raise CommandError(f"--selector: {error}", code=Exit.USAGE, error="invalid-selector") from None
     if hub.client is not None:
-        found_there = hub.client.pages("gateways", "gateways", selector=selector, sort="name", **search)
+        found_there = hub.client.pages("gateways", "gateways", {"selector": selector, **search}, sort="name")
         print_listing(REMOTE_GATEWAYS, [_gateway_row(each) for each in found_there], form)
         return
     with open_enrolments(hub) as place:

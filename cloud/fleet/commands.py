@@ -252,8 +252,8 @@ def list_commands(
     from cloud.hub.registry.commands import CommandFilter
 
     if hub.client is not None:
-        query: dict[str, Any] = {"tenant": tenant, "gateway": gateway, "device": device, "state": state, "limit": limit}
-        rows = hub.client.ask("commands", **query)["commands"]
+        query: dict[str, Any] = {"tenant": tenant, "gateway": gateway, "device": device, "state": state}
+        rows = hub.client.find("commands", query, limit=limit)["commands"]
     else:
         with open_commands(hub) as (commands, _):
             rows = [

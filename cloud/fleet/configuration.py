@@ -166,7 +166,7 @@ def gateways_over_http(client: ConsoleClient, tenant: str, patterns: Sequence[st
     """Return the gateways that match patterns. Raises CommandError."""
     if not any(set(pattern) & set("*?[") for pattern in patterns):
         return list(dict.fromkeys(patterns))
-    rows = client.pages("labels", "gateways", tenant=tenant or None)
+    rows = client.pages("labels", "gateways", {"tenant": tenant or None})
     found = [row["gateway"] for row in rows if any(fnmatchcase(row["gateway"], each) for each in patterns)]
     if not found:
         raise CommandError(f"no gateway matches {', '.join(patterns)}", error="gateway-not-found")
@@ -206,7 +206,7 @@ def selectors(hub: HubPlace, tenant: str, form: str) -> None:
     from cloud.hub.desired.shown import selector_row
 
     if hub.client is not None:
-        rows = hub.client.ask("selectors", tenant=tenant or None)["selectors"]
+        rows = hub.client.find("selectors", {"tenant": tenant or None})["selectors"]
     else:
         with open_configurations(hub) as place:
             rows = [selector_row(each) for each in place.selectors.all(tenant)]
@@ -321,7 +321,7 @@ def list_states(hub: HubPlace, tenant: str, form: str) -> None:
     from cloud.hub.desired.shown import gateway_row
 
     if hub.client is not None:
-        rows = list(hub.client.pages("configurations", "gateways", tenant=tenant or None))
+        rows = list(hub.client.pages("configurations", "gateways", {"tenant": tenant or None}))
     else:
         with open_configurations(hub) as place:
             rows = [gateway_row(each) for each in place.configurations.gateways(tenant)]

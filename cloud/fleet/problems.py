@@ -76,6 +76,11 @@ def with_problem(hub: HubPlace, name: str, severity: str | None, tenant: str | N
     print_listing(PROBLEM_PLACES, rows, form)
 
 
+def _filters(severity: str, tenant: str) -> dict[str, str | None]:
+    """Return the filters of a list over HTTP."""
+    return {"severity": severity or None, "tenant": tenant or None}
+
+
 def _groups(hub: HubPlace, severity: str, tenant: str) -> Iterator[dict[str, Any]]:
     """Yield problems by name, as documents."""
     import msgspec
@@ -84,7 +89,7 @@ def _groups(hub: HubPlace, severity: str, tenant: str) -> Iterator[dict[str, Any
     from cloud.hub.registry.problem_reader import ProblemFilter
 
     if hub.client is not None:
-        yield from hub.client.pages("problems", "problems", severity=severity or None, tenant=tenant or None)
+        yield from hub.client.pages("problems", "problems", _filters(severity, tenant))
         return
     with _reader(hub) as reader:
         wanted, after = ProblemFilter(tenant or None, severity=severity), ""
@@ -102,7 +107,7 @@ def _places(hub: HubPlace, name: str, severity: str, tenant: str) -> Iterator[di
 
     if hub.client is not None:
         path = f"problems/{quote(name, safe='')}"
-        yield from hub.client.pages(path, "places", severity=severity or None, tenant=tenant or None)
+        yield from hub.client.pages(path, "places", _filters(severity, tenant))
         return
     with _reader(hub) as reader:
         wanted, after = ProblemFilter(tenant or None, severity=severity, code=name), None

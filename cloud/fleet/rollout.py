@@ -163,7 +163,7 @@ def status(hub: HubPlace, tenant: str, form: str, rollout_id: str | None) -> Non
     if hub.client is not None and rollout_id is not None:
         rows = [hub.client.ask(f"rollouts/{quote(rollout_id, safe='')}")]
     elif hub.client is not None:
-        rows = list(hub.client.pages("rollouts", "rollouts", tenant=tenant or None))
+        rows = list(hub.client.pages("rollouts", "rollouts", {"tenant": tenant or None}))
     else:
         with open_configurations(hub) as place:
             found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]

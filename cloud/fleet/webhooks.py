@@ -84,7 +84,7 @@ def add(
 @output_option("webhook")
 def list_webhooks(client: ConsoleClient, tenant: str | None, form: str) -> None:
     """List webhooks. It shows how far each is."""
-    rows = [_row(each) for each in client.pages("webhooks", "webhooks", tenant=tenant)]
+    rows = [_row(each) for each in client.pages("webhooks", "webhooks", {"tenant": tenant})]
     print_listing(WEBHOOKS, rows, form)
 
 

@@ -34,6 +34,7 @@ from cloud.hub.gateways_http import csv_response, read_query, view_routes
 from cloud.hub.health import HubHealth
 from cloud.hub.idempotent_http import IdempotentRequests
 from cloud.hub.json_http import json_response
+from cloud.hub.known_query import check_queries
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
@@ -112,7 +113,7 @@ def application(
         *log_routes(logs.histories(), functools.partial(require_fleet, access)),
         *more,
     ]
-    app = web_application(routes, access)
+    app = web_application(check_queries(routes, resources.files("cloud.console")), access)
     app.add_middleware(AuditTrail, audit=audit, access=access)
     app.add_middleware(IdempotentRequests, committer=committer, access=access, now_us=now_us)
     app.add_middleware(RefuseNul)

@@ -43,6 +43,10 @@ _WORDS: Final[dict[str, ErrorWords]] = {
     "invalid-request": ErrorWords(
         "The request is not valid.", "correct what the text names; /api/v1/openapi.json describes requests"
     ),
+    "unknown-parameter": ErrorWords(
+        "The request has an unknown query parameter.",
+        "correct its name; a hub of an earlier version than the client does not know all: update it",
+    ),
     "not-signed-in": ErrorWords("No user has signed in.", "sign in: with a user and password, a token, or in the page"),
     "no-right": ErrorWords("The user has no right to this.", "ask an operator for the right, or use another user"),
     "not-found": ErrorWords("This does not exist.", "list what exists, and compare the name"),

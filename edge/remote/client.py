@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from bridge.applied_query import APPLIED_QUERY, ignored
 from bridge.hidden import hides
 from edge.output.errors import CommandError, Exit
 from edge.output.http_errors import code_of_status
@@ -29,6 +30,7 @@ PAGE_ROWS: Final = 500
 """Rows of a page of a list."""
 EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest event that is read."""
+NO_FILTERS: Final[Mapping[str, Any]] = {}
 READING: Final = frozenset({"GET", "HEAD"})
 """Methods that change nothing: a command may repeat them."""
 _CODE: Final = re.compile("[a-z]{2,}(-[a-z]+){0,5}")
@@ -107,6 +109,17 @@ class ConsoleClient:
         """Return the document of a route below `API`; `query`: None is left out. Raises CommandError."""
         with self.open(path, method=method, body=body, answer_s=answer_s, **query) as answer:
             return self.document(answer, method)
+
+    def find(self, path: str, filters: Mapping[str, Any], /, **query: Any) -> Any:
+        """Return the document of a hub's list below `API`, which a hub that does not know all filters cannot answer;
+        None is left out. Raises CommandError."""
+        with self.open(path, **filters, **query) as answer:
+            wanted = [name for name, value in filters.items() if value is not None]
+            if missing := ignored(answer.headers.get(APPLIED_QUERY), wanted):
+                names = ", ".join(missing)
+                what = f"{self.url} is older than the filter {names}: its answer has all rows"
+                raise CommandError(what, "update the hub, or ask without this filter", error="filter-ignored")
+            return self.document(answer, "GET")
 
     def document(self, answer: HTTPResponse, method: str) -> Any:
         """Read the document of an answer. Raises CommandError."""
@@ -198,11 +211,11 @@ class ConsoleClient:
             self._kept.close()
             self._kept = None
 
-    def pages(self, path: str, key: str, **query: Any) -> Iterator[Any]:
-        """Yield the rows of all pages of a list; `key`: of its rows. Raises CommandError."""
+    def pages(self, path: str, key: str, filters: Mapping[str, Any] = NO_FILTERS, **query: Any) -> Iterator[Any]:
+        """Yield the rows of all pages of a list; `key`: of its rows; `filters`: as of `find`. Raises CommandError."""
         after = None
         while True:
-            page = self.ask(path, after=after, limit=PAGE_ROWS, **query)
+            page = self.find(path, filters, after=after, limit=PAGE_ROWS, **query)
             yield from page[key]
             after = page.get("next")
             if after is None:

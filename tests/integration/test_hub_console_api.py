@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from bridge.applied_query import APPLIED_QUERY
 from cloud.hub.limits import FILES_BESIDE_CONNECTIONS
+from edge.remote.client import ConsoleClient, Login
 from tests.support.enrolled import EnrolledFleet
 from tests.support.http_client import Answer
 from tests.support.openapi import OpenApiContract, address_of, check_openapi
@@ -68,6 +70,8 @@ VALUES = {
 """Parameters of operations."""
 STREAMS = {"/", "/ui/{name}", "/api/v1/events", "/api/v1/session/oidc", "/api/v1/session/oidc/callback"}
 """Paths that answer with no document."""
+ANY_QUERY = {"/api/v1/gold/{table}", "/api/v1/session/oidc/callback"}
+"""Paths whose parameters have names that others choose."""
 OF_GATEWAYS = ("/uplink/", "/bundles/")
 """Paths for gateways, with their certificates."""
 
@@ -87,6 +91,41 @@ class TestOpenApi:
                     found[answer.status] += 1
         assert found[200] >= 35, found
         assert set(found) <= {200, 404}, found
+
+
+class TestQuery:
+    """Parameters that a path does not have are refused; answers name those that were applied."""
+
+    def test_every_path_refuses_an_unknown_parameter(self, operator: HubOperator) -> None:
+        document = operator.get("openapi.json")
+        contract, asked = OpenApiContract(document, {"ProblemDocument"}), 0
+        for operation in contract.operations("get"):
+            if operation.path.startswith("/api/v1/") and operation.path not in ANY_QUERY:
+                address = address_of(operation, VALUES)
+                answer = operator.ask("GET", f"{address}{'&' if '?' in address else '?'}luck=1")
+                assert (answer.status, answer.document["code"]) == (400, "unknown-parameter"), operation.path
+                assert answer.document["parameter"] == "luck"
+                asked += 1
+        assert asked > 35
+
+    def test_a_change_with_an_unknown_parameter_is_not_made(self, operator: HubOperator) -> None:
+        body = {"gateway": "hall", "device": "pump7", "name": "speed"}
+        answer = operator.send("POST", "commands?waits=1", body)
+        assert (answer.status, answer.document["code"]) == (400, "unknown-parameter")
+        assert operator.get("commands")["commands"] == []
+
+    def test_answer_names_what_was_applied(self, operator: HubOperator) -> None:
+        answer = operator.send("GET", "gateways?selector=site%3Dlyon&older_than=9.0.0&limit=5")
+        assert answer.headers[APPLIED_QUERY.lower()] == "limit, older_than, selector"
+        assert APPLIED_QUERY.lower() not in operator.send("GET", "gateways").headers
+        odd = operator.send("GET", "gold/gaps?gateway=hall&a%0d%0ab=1&%D0%96=1")
+        assert odd.headers[APPLIED_QUERY.lower()] == "gateway"
+
+    def test_client_takes_the_answer_of_this_hub(self, operator: HubOperator) -> None:
+        token = (operator.hub.data / "operator.token").read_text().strip()
+        client = ConsoleClient(operator.base.rstrip("/"), Login(token=token), context=operator.context)
+        found = client.pages("gateways", "gateways", {"selector": "site=lyon", "seen_after": "1d"}, sort="name")
+        assert [each["name"] for each in found] == ["hall"]
 
 
 class TestPlan:

@@ -1,5 +1,6 @@
 // Console of a hub.
 
+import { demandFilters } from "./api.js";
 import { Fleet } from "./fleet.js";
 import { Frame, lazy } from "./frame.js";
 import { html, render, useEffect } from "./html.js";
@@ -66,5 +67,6 @@ function Console() {
   return html`<${Frame} title=${TITLE} describe=${describe} live=${live} groups=${GROUPS} />`;
 }
 
+demandFilters();
 await begin();
 render(html`<${SignedIn} title=${TITLE}><${Console} /><//>`, document.body);

@@ -35,6 +35,11 @@ class HttpRoute(Route):
     ) -> None:
         super().__init__(path, endpoint, methods=list(methods), middleware=middleware)
         self.methods = set(methods)
+        self._middleware = middleware
+
+    def wrapped(self, wrap: Callable[[Answer], Answer]) -> HttpRoute:
+        """Return this route with another endpoint, which may call this one."""
+        return HttpRoute(self.path, wrap(self.endpoint), methods=self.methods or (), middleware=self._middleware)
 
 
 def allowed_methods(routes: Iterable[HttpRoute], path: str) -> str:
