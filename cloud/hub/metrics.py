@@ -83,7 +83,10 @@ class _HubCollector(Collector):
         gauges = {
             "waypost_hub_connections": ("Open AMQP connections of this hub", self._connections()),
             "waypost_hub_gateways_connected": ("Gateways connected to this hub", self._fleet.connected_here),
-            "waypost_hub_gateways_known": ("Gateways known", self._fleet.count_known()),
+            "waypost_hub_gateways_known": (
+                "Gateways known. The same at each hub of a registry: use max, not sum.",
+                self._fleet.count_known(),
+            ),
             "waypost_hub_pending_bytes": ("Bytes gathered and not yet on disk", self._committer.pending_bytes),
             "waypost_hub_landing_failing": ("1 while nothing can be landed", int(self._committer.failing)),
             "waypost_hub_landing_oldest_seconds": (
@@ -126,7 +129,8 @@ class _HubCollector(Collector):
 
     def _command_counts(self) -> Iterator[Metric]:
         figures = self._commands()
-        still = GaugeMetricFamily("waypost_hub_commands_open", "Open commands to devices", labels=["state"])
+        about = "Open commands to devices. The same at each hub of a registry: use max, not sum."
+        still = GaugeMetricFamily("waypost_hub_commands_open", about, labels=["state"])
         for state, count in figures.open.items():
             still.add_metric([state], count)
         yield still
@@ -137,9 +141,12 @@ class _HubCollector(Collector):
         yield over
 
     def _configurations(self) -> Iterator[Metric]:
-        about = "Gateways with a configuration from the hub, by the state of the newest version."
+        about = (
+            "Gateways with a configuration from the hub, by the state of the newest version."
+            " The same at each hub of a registry: use max, not sum."
+        )
         gateways = GaugeMetricFamily("waypost_hub_configurations", about, labels=["state"])
-        about = "Open roll-outs."
+        about = "Open roll-outs. The same at each hub of a registry: use max, not sum."
         rollouts = GaugeMetricFamily("waypost_hub_rollouts", about, labels=["state"])
         if self._desired is not None:
             figures = self._desired.figures
@@ -149,7 +156,7 @@ class _HubCollector(Collector):
                 rollouts.add_metric([state], figures.rollouts[state])
         yield gateways
         yield rollouts
-        about = "Open campaigns."
+        about = "Open campaigns. The same at each hub of a registry: use max, not sum."
         campaigns = GaugeMetricFamily("waypost_hub_campaigns", about, labels=["state"])
         for each in (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED):
             campaigns.add_metric([each.value], self._campaigns.figures.get(each, 0))
@@ -172,11 +179,20 @@ class _HubCollector(Collector):
     def _tapped(self) -> Iterator[Metric]:
         if self._tap is None or (figures := self._tap.figures) is None:
             return
-        about = "Age of the first landed message that was not passed on to Kafka."
+        about = (
+            "Age of the first landed message that was not passed on to Kafka."
+            " The same at each hub of a registry: use max, not sum."
+        )
         yield GaugeMetricFamily("waypost_hub_tap_lag_seconds", about, value=figures.lag_s)
-        about = "Commits of the telemetry table that were not passed on to Kafka."
+        about = (
+            "Commits of the telemetry table that were not passed on to Kafka."
+            " The same at each hub of a registry: use max, not sum."
+        )
         yield GaugeMetricFamily("waypost_hub_tap_commits_behind", about, value=figures.versions_behind)
-        about = "Messages passed on to Kafka by all hubs of the registry."
+        about = (
+            "Messages passed on to Kafka by all hubs of the registry."
+            " The same at each hub of a registry: use max, not sum."
+        )
         yield CounterMetricFamily("waypost_hub_tap_messages", about, value=figures.records)
 
     def _messaging(self) -> Iterator[Metric]:

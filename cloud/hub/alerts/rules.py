@@ -198,8 +198,9 @@ RULES: Final = (
     ),
     AlertRule(
         "WaypostCommandsNotDelivered", _HUB, Measure.COMMANDS_LOST, _ABOVE, 10, 0, _WARNING,
-        'sum by (instance, state) (increase(waypost_hub_commands_over_total{state!="delivered"}[$window])) $is',
-        "{{ $labels.instance }}: {{ $value | humanize }} commands to devices were {{ $labels.state }} within"
+        "sum by (namespace, job, state)"
+        ' (increase(waypost_hub_commands_over_total{state!="delivered"}[$window])) $is',
+        "{{ $labels.job }}: {{ $value | humanize }} commands to devices were {{ $labels.state }} within"
         " a quarter of an hour",
         "many commands to devices were not delivered within a quarter of an hour",
         "waypost command list --state {{ $labels.state }} lists them; check that their gateways and devices are"
@@ -208,22 +209,22 @@ RULES: Final = (
     ),
     AlertRule(
         "WaypostRolloutHalted", _HUB, Measure.ROLLOUTS_HALTED, _ABOVE, 0, 0, _WARNING,
-        'waypost_hub_rollouts{state="halted"} $is',
-        "{{ $labels.instance }}: a roll-out of a configuration is halted",
+        'max by (namespace, job, state) (waypost_hub_rollouts{state="halted"}) $is',
+        "{{ $labels.job }}: a roll-out of a configuration is halted",
         "a roll-out of a configuration is halted",
         "waypost rollout status shows the reason; then run waypost rollout resume or abort",
     ),
     AlertRule(
         "WaypostCampaignHalted", _HUB, Measure.CAMPAIGNS_HALTED, _ABOVE, 0, 0, _WARNING,
-        'waypost_hub_campaigns{state="halted"} $is',
-        "{{ $labels.instance }}: a campaign of device updates is halted",
+        'max by (namespace, job, state) (waypost_hub_campaigns{state="halted"}) $is',
+        "{{ $labels.job }}: a campaign of device updates is halted",
         "a campaign of device updates is halted",
         "waypost campaign list shows the reason; then run waypost campaign resume or stop",
     ),
     AlertRule(
         "WaypostConfigurationNotTaken", _HUB, Measure.CONFIGURATIONS_FAILED, _ABOVE, 0, 2 * MINUTE, _WARNING,
-        'waypost_hub_configurations{state=~"refused|rolled-back"} $is',
-        "{{ $labels.instance }}: {{ $value }} gateways have not applied their configuration ({{ $labels.state }})",
+        'max by (namespace, job, state) (waypost_hub_configurations{state=~"refused|rolled-back"}) $is',
+        "{{ $labels.job }}: {{ $value }} gateways have not applied their configuration ({{ $labels.state }})",
         "gateways have not applied their configuration",
         "waypost config list shows the reasons; apply a corrected version, or run waypost config rollback",
     ),

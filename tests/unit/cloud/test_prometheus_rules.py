@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from cloud.hub.alerts.rules import BY_NAME, RULES
+from docs.generate.metrics import COLLECTORS, metrics
 from tests.support.exposed_metrics import exposed_metrics
 from tests.support.promtool import promtool
 
@@ -21,6 +23,12 @@ RULE_FILE: Final = Path(__file__).parents[3] / "cloud" / "deploy" / "alerts.yaml
 GATEWAY: Final = {"instance": "hall:8080", "job": "gateways"}
 UPLINK: Final = {**GATEWAY, "connector": "hub"}
 HUB: Final = {"instance": "10.244.1.7:8443", "job": "fleet-console"}
+OTHER_HUB: Final = {**HUB, "instance": "10.244.2.4:8443"}
+FLEET: Final = {"job": HUB["job"]}
+"""Labels of what all hubs of a registry have in common."""
+ALIKE: Final = "use max, not sum"
+"""Part of the help of a metric that is the same at each hub of a registry."""
+DASHBOARDS: Final = RULE_FILE.parent / "chart" / "files" / "dashboards"
 PROOF: Final = {"job": "waypost-prove"}
 UP: Final = ("waypost_uptime_seconds", GATEWAY, "0+60x2000")
 """The gateway has run since the first minute."""
@@ -47,6 +55,11 @@ class Case(NamedTuple):
 
 def gauge(name: str, labels: Labels, values: str) -> tuple[Series, ...]:
     return ((name, labels, values),)
+
+
+def of_both_hubs(name: str, state: str, values: str) -> tuple[Series, ...]:
+    """Return a gauge of the registry, as two hubs of it expose it."""
+    return tuple((name, {**hub, "state": state}, values) for hub in (HUB, OTHER_HUB))
 
 
 CASES: Final = (
@@ -142,27 +155,28 @@ CASES: Final = (
     Case(
         "WaypostCommandsNotDelivered",
         tuple(
-            ("waypost_hub_commands_over_total", {**HUB, "state": state}, values)
-            for state, values in (("delivered", "0+100x100"), ("expired", "0x20 30x80"), ("rejected", "0x20 5x80"))
+            ("waypost_hub_commands_over_total", {**hub, "state": state}, values)
+            for hub in (HUB, OTHER_HUB)  # each counts what it has completed
+            for state, values in (("delivered", "0+100x100"), ("expired", "0x20 9x80"), ("rejected", "0x20 4x80"))
         ),
-        ("12m", "45m"), "25m", {"instance": HUB["instance"], "state": "expired", "severity": "warning"},
-        "10.244.1.7:8443: 31.07 commands to devices were expired within a quarter of an hour",
+        ("12m", "45m"), "25m", {**FLEET, "state": "expired", "severity": "warning"},
+        "fleet-console: 18.64 commands to devices were expired within a quarter of an hour",
         "35s",  # no scrape at the ends of the window, which Prometheus 2 and 3 count differently
     ),
     Case(
-        "WaypostRolloutHalted", gauge("waypost_hub_rollouts", {**HUB, "state": "halted"}, "0x5 1x5 0x5"),
+        "WaypostRolloutHalted", of_both_hubs("waypost_hub_rollouts", "halted", "0x5 1x5 0x5"),
         ("5m", "12m"), "7m",
-        {**HUB, "state": "halted", "severity": "warning"}, "10.244.1.7:8443: a roll-out of a configuration is halted",
+        {**FLEET, "state": "halted", "severity": "warning"}, "fleet-console: a roll-out of a configuration is halted",
     ),
     Case(
-        "WaypostCampaignHalted", gauge("waypost_hub_campaigns", {**HUB, "state": "halted"}, "0x5 1x5 0x5"),
+        "WaypostCampaignHalted", of_both_hubs("waypost_hub_campaigns", "halted", "0x5 1x5 0x5"),
         ("5m", "12m"), "7m",
-        {**HUB, "state": "halted", "severity": "warning"}, "10.244.1.7:8443: a campaign of device updates is halted",
+        {**FLEET, "state": "halted", "severity": "warning"}, "fleet-console: a campaign of device updates is halted",
     ),
     Case(
-        "WaypostConfigurationNotTaken", gauge("waypost_hub_configurations", {**HUB, "state": "refused"}, "0x5 2x9"),
-        ("5m", "7m"), "8m", {**HUB, "state": "refused", "severity": "warning"},
-        "10.244.1.7:8443: 2 gateways have not applied their configuration (refused)",
+        "WaypostConfigurationNotTaken", of_both_hubs("waypost_hub_configurations", "refused", "0x5 2x9"),
+        ("5m", "7m"), "8m", {**FLEET, "state": "refused", "severity": "warning"},
+        "fleet-console: 2 gateways have not applied their configuration (refused)",
     ),
     Case(
         "WaypostLossUnexplained", gauge("waypost_lake_unexplained", PROOF, "0x5 3x5"), ("5m",), "6m",
@@ -224,3 +238,19 @@ def test_rules_have_no_fault_that_promtool_knows() -> None:
     command = [promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(RULE_FILE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expressions() -> Iterator[str]:
+    """Yield the expressions of the alert rules, of the dashboards and of their variables."""
+    yield from (rule.promql for rule in RULES)
+    for path in DASHBOARDS.glob("*.json"):
+        yield from re.findall(r'"(?:expr|definition)": "((?:[^"\\\\]|\\\\.)*)"', path.read_text())
+
+
+def test_what_is_alike_at_each_hub_is_neither_added_up_nor_shown_for_each() -> None:
+    alike = [each.name for each in metrics(COLLECTORS["Hub"]) if ALIKE in each.about]
+    assert "waypost_hub_rollouts" in alike
+    used = [(each, name) for each in expressions() for name in alike if re.search(rf"\b{name}\b", each)]
+    assert used
+    for expression, name in used:
+        assert re.search(rf"\bmax(?: by \([a-z, ]+\))? \(?\(?{name}\b|\bmax\({name}\b", expression), expression
