@@ -94,8 +94,8 @@ class AuthorityPages:
 
     async def next_page(self, position: GatewayPosition) -> FoundPage:
         key, cursor = position.gateway, position.cursor
-        found = await self._reader.run(lambda database: DeviceChanges(database).read(key, cursor, rows=1))
-        if found.changes is None:
+        found = await self._reader.run(lambda database: DeviceChanges(database).look(key, cursor))
+        if not found.has_changes:
             return FoundPage(None, b"", found.cursor)
         request = DevicePageRequest(*key, position.held, position.restart)
         try:

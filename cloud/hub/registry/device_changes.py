@@ -8,10 +8,9 @@ devices, so a page that is repeated, or a change that comes twice, does no harm.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -22,7 +21,7 @@ from cloud.hub.groups import Key
 from cloud.hub.labels import LabelSelector, parse_selector
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_offers import offers_of
-from cloud.hub.registry.device_targets import GATEWAY, SELECTOR, SELECTORS_MAX, selectors_of
+from cloud.hub.registry.device_targets import GATEWAY, SELECTOR, SELECTORS_MAX, selectors_of_owner
 from cloud.hub.registry.devices import CredentialRow
 from cloud.hub.registry.labels import labels_of
 from cloud.hub.registry.schema import (
@@ -40,6 +39,8 @@ CERTIFICATE_TYPE: Final = "x509-cert"
 """Type of the credentials with the subject of certificates."""
 ROWS_MAX: Final = 100
 """Devices of one page before its bytes are counted: 6 MiB if all have the most credentials."""
+QUERIES_MAX: Final = 400
+"""Queries in one statement; SQLite takes 500."""
 
 
 class TenantPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +110,14 @@ class TenantChanges(NamedTuple):
     """The gateway may not know the document."""
 
 
+class GatewayLook(NamedTuple):
+    """Whether a gateway has changes to get."""
+
+    has_changes: bool
+    cursor: DeviceCursor
+    """Cursor after changes that do not concern the gateway."""
+
+
 class GatewayRead(NamedTuple):
     """Outcome of a look for changes."""
 
@@ -165,72 +174,118 @@ class DeviceChanges:
 
         return self._database.transaction(work)
 
+    def look(self, gateway: Key, cursor: DeviceCursor) -> GatewayLook:
+        """Return whether there are changes for a gateway after its cursor."""
+
+        def work(tx: sa.Connection) -> GatewayLook:
+            found = _find(tx, gateway, cursor, 1)
+            return GatewayLook(found.subject is not None, found.cursor)
+
+        return self._database.transaction(work)
+
     def read(self, gateway: Key, cursor: DeviceCursor, rows: int = ROWS_MAX) -> GatewayRead:
         """Return the next changes for a gateway after its cursor."""
-        return self._database.transaction(lambda tx: _read(tx, gateway, cursor, rows))
+
+        def work(tx: sa.Connection) -> GatewayRead:
+            found = _find(tx, gateway, cursor, rows)
+            return GatewayRead(_read(tx, found, rows), found.cursor)
+
+        return self._database.transaction(work)
 
 
-def _read(tx: sa.Connection, gateway: Key, cursor: DeviceCursor, rows: int) -> GatewayRead:
+class _Subject(NamedTuple):
+    """Tenant with changes for a gateway."""
+
+    tenant: _Tenant
+    targets: Sequence[str]
+    """Targets that the gateway belongs to."""
+    position: TenantPosition
+    changed: Sequence[_Change]
+    """Next changes in order, one more than a page has; those of a snapshot are not read yet."""
+
+
+class _FoundChanges(NamedTuple):
+    """Next changes for a gateway, before their devices are read."""
+
+    subject: _Subject | str | None
+    """A tenant; the name of one that is gone; or None without changes."""
+    cursor: DeviceCursor
+    """Cursor after changes that do not concern the gateway."""
+
+
+def _find(tx: sa.Connection, gateway: Key, cursor: DeviceCursor, rows: int) -> _FoundChanges:
+    """Find the next changes, with a statement for each changed tenant and four for all."""
     owner, name = gateway
     query = sa.select(*_TENANT).where(device_tenants.c.owner == owner).order_by(device_tenants.c.tenant)
     tenants = {row.tenant: _Tenant(*row) for row in tx.execute(query)}
     for gone in cursor.tenants.keys() - tenants.keys():
-        return GatewayRead(TenantChanges(gone, None, "", [], None, True, cursor), cursor)
+        return _FoundChanges(gone, cursor)
     labels = labels_of(tx, owner, (name,)).get(name, {})
-    cursor = _relabelled(tx, _reformed(tx, cursor), labels, tenants)
+    selectors = selectors_of_owner(tx, owner)
+    cursor = _relabelled(_reformed(tx, cursor), labels, selectors)
+    targets = {each: [f"{GATEWAY}{name}", *_chosen(selectors.get(each, ()), labels)] for each in tenants}
+    concerning = _concerning(tx, {each: mine for each, mine in targets.items() if each not in cursor.tenants})
     for each in tenants.values():
-        targets = _targets(tx, each.tenant, name, labels)
         position = cursor.tenants.get(each.tenant)
-        if position is None and not _concerns(tx, each.tenant, targets):
+        if position is None and each.tenant not in concerning:
             continue
         if position is None or not each.continues(position):
             position = TenantPosition(each.last_revision, snapshot_after="")
         if position.snapshot_after is not None:
-            return GatewayRead(_snapshot(tx, each, targets, position, cursor, rows), cursor)
+            return _FoundChanges(_Subject(each, targets[each.tenant], position, ()), cursor)
         if position.revision == each.last_revision and position.changed_after is None:
             continue
-        found = _changes(tx, each, targets, position, cursor, rows)
-        if found.states or each.revision > position.revision:
-            return GatewayRead(found, cursor)
-        cursor = cursor.at(each.tenant, found.end)
-    return GatewayRead(None, cursor)
+        changed = _changed_devices(tx, each, targets[each.tenant], position, rows)
+        if changed or each.revision > position.revision:
+            return _FoundChanges(_Subject(each, targets[each.tenant], position, changed), cursor)
+        cursor = cursor.at(each.tenant, TenantPosition(each.last_revision))
+    return _FoundChanges(None, cursor)
+
+
+def _read(tx: sa.Connection, found: _FoundChanges, rows: int) -> TenantChanges | None:
+    """Return changes with the present states of their devices; None if none were found."""
+    if not isinstance(found.subject, _Subject):
+        gone = found.subject
+        return None if gone is None else TenantChanges(gone, None, "", [], None, True, found.cursor)
+    if found.subject.position.snapshot_after is not None:
+        return _snapshot(tx, found.subject, found.cursor, rows)
+    return _changes(tx, found.subject, found.cursor, rows)
 
 
 def _reformed(tx: sa.Connection, cursor: DeviceCursor) -> DeviceCursor:
     """Return the cursor in the present form; a tenant begins again if pages of an older form lacked something of it."""
     if cursor.form >= CURSOR_FORM:
         return cursor
-    trusting = sa.select(trust_anchors.c.tenant)
-    subjects = sa.select(device_credentials.c.tenant).where(device_credentials.c.type == CERTIFICATE_TYPE)
-    kept = dict(cursor.tenants)
-    for tenant in cursor.tenants:
-        some = (
-            query.where(column == tenant).limit(1)
-            for query, column in ((trusting, trust_anchors.c.tenant), (subjects, device_credentials.c.tenant))
-        )
-        if any(tx.execute(query).first() is not None for query in some):
-            kept[tenant] = TenantPosition(0)
+    certified = device_credentials.c.type == CERTIFICATE_TYPE
+    lacked = _having(
+        tx, [sa.select(trust_anchors.c.tenant).where(trust_anchors.c.tenant == of) for of in cursor.tenants]
+    )
+    of_devices = (
+        sa.select(device_credentials.c.tenant).where(device_credentials.c.tenant == of, certified)
+        for of in cursor.tenants
+    )
+    lacked |= _having(tx, list(of_devices))
+    kept = {of: TenantPosition(0) if of in lacked else position for of, position in cursor.tenants.items()}
     return msgspec.structs.replace(cursor, tenants=kept, form=CURSOR_FORM)
 
 
 def _relabelled(
-    tx: sa.Connection, cursor: DeviceCursor, labels: Mapping[str, str], tenants: Iterable[str]
+    cursor: DeviceCursor, labels: Mapping[str, str], selectors: Mapping[str, Sequence[str]]
 ) -> DeviceCursor:
     """Return the cursor with the present labels; a tenant with a selector that decides otherwise begins again."""
     if labels == cursor.labels:
         return cursor
     kept = dict(cursor.tenants)
-    for tenant in tenants:
-        chosen = [_parsed(each) for each in selectors_of(tx, tenant)]
-        if any(each.matches(labels) != each.matches(cursor.labels) for each in chosen) and tenant in kept:
+    for tenant in cursor.tenants:
+        chosen = [_parsed(each) for each in selectors.get(tenant, ())]
+        if any(each.matches(labels) != each.matches(cursor.labels) for each in chosen):
             kept[tenant] = TenantPosition(0)
     return msgspec.structs.replace(cursor, labels=dict(labels), tenants=kept)
 
 
-def _targets(tx: sa.Connection, tenant: str, gateway: str, labels: Mapping[str, str]) -> list[str]:
-    """Return the targets that a gateway belongs to."""
-    chosen = [each for each in selectors_of(tx, tenant) if _parsed(each).matches(labels)]
-    return [f"{GATEWAY}{gateway}", *chosen]
+def _chosen(selectors: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+    """Return the selectors that choose a gateway with these labels."""
+    return [each for each in selectors if _parsed(each).matches(labels)]
 
 
 @lru_cache(maxsize=10 * SELECTORS_MAX)
@@ -238,27 +293,42 @@ def _parsed(target: str) -> LabelSelector:
     return parse_selector(target.removeprefix(SELECTOR))
 
 
-def _concerns(tx: sa.Connection, tenant: str, targets: Sequence[str]) -> bool:
-    """Return whether a tenant has a device with one of these targets."""
-    mine = (device_targets.c.tenant == tenant, device_targets.c.target.in_(targets), device_targets.c.present)
-    return tx.execute(sa.select(device_targets.c.device).where(*mine).limit(1)).first() is not None
+def _concerning(tx: sa.Connection, targets: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the tenants that have a device with one of their targets."""
+    columns = device_targets.c
+    return _having(
+        tx,
+        [
+            sa.select(columns.tenant).where(columns.tenant == tenant, columns.target == target, columns.present)
+            for tenant, mine in targets.items()
+            for target in mine
+        ],
+    )
 
 
-def _snapshot(
-    tx: sa.Connection,
-    tenant: _Tenant,
-    targets: Sequence[str],
-    position: TenantPosition,
-    cursor: DeviceCursor,
-    rows: int,
-) -> TenantChanges:
+def _having(tx: sa.Connection, queries: Sequence[sa.Select[tuple[str]]]) -> set[str]:
+    """Return the tenants of the first row of each query, if it has one."""
+    found = set[str]()
+    for start in range(0, len(queries), QUERIES_MAX):
+        some = [each.limit(1) for each in queries[start : start + QUERIES_MAX]]
+        found.update(tx.execute(_one_after_the_other(some)).scalars())
+    return found
+
+
+def _one_after_the_other(queries: Sequence[sa.Select[Any]]) -> sa.CompoundSelect[Any]:
+    """Return one statement with the rows of queries that have an order and a limit of their own."""
+    return sa.union_all(*(sa.select(each.subquery()) for each in queries))
+
+
+def _snapshot(tx: sa.Connection, subject: _Subject, cursor: DeviceCursor, rows: int) -> TenantChanges:
+    tenant, position = subject.tenant, subject.position
     after = position.snapshot_after or ""
-    columns, found = device_targets.c, set[str]()
-    for target in targets:
+    columns = device_targets.c
+    queries = []
+    for target in subject.targets:
         mine = (columns.tenant == tenant.tenant, columns.target == target, columns.device > after, columns.present)
-        found.update(
-            tx.execute(sa.select(columns.device).where(*mine).order_by(columns.device).limit(rows + 1)).scalars()
-        )
+        queries.append(sa.select(columns.device).where(*mine).order_by(columns.device).limit(rows + 1))
+    found = set(tx.execute(_one_after_the_other(queries)).scalars())
     names = sorted(found)[:rows]
 
     def place(device: str) -> TenantPosition:
@@ -270,34 +340,35 @@ def _snapshot(
     return TenantChanges(tenant.tenant, tenant.document, after, states, end, complete, cursor, not after)
 
 
-def _changes(
-    tx: sa.Connection,
-    tenant: _Tenant,
-    targets: Sequence[str],
-    position: TenantPosition,
-    cursor: DeviceCursor,
-    rows: int,
-) -> TenantChanges:
+def _changed_devices(
+    tx: sa.Connection, tenant: _Tenant, targets: Sequence[str], position: TenantPosition, rows: int
+) -> list[_Change]:
+    """Return the next changes after a position in order, one more than a page has."""
     columns = device_targets.c
     since = columns.revision > position.revision
     if position.changed_after is not None:
         since |= (columns.revision == position.revision) & (columns.device > position.changed_after)
-    lists = []
+    queries = []
     for target in targets:
         mine = (columns.tenant == tenant.tenant, columns.target == target, since)
         query = sa.select(columns.revision, columns.device).where(*mine).order_by(columns.revision, columns.device)
-        lists.append([_Change(*row) for row in tx.execute(query.limit(rows + 1))])
-    merged = [each for each in heapq.merge(*lists) if each.revision <= tenant.last_revision]
-    taken = dict.fromkeys(merged)
-    some = list(taken)[:rows]
+        queries.append(query.limit(rows + 1))
+    found = {_Change(*row) for row in tx.execute(_one_after_the_other(queries))}
+    return sorted(each for each in found if each.revision <= tenant.last_revision)[: rows + 1]
+
+
+def _changes(tx: sa.Connection, subject: _Subject, cursor: DeviceCursor, rows: int) -> TenantChanges:
+    tenant, columns = subject.tenant, device_targets.c
+    some = subject.changed[:rows]
     places = {each.device: _place(each) for each in reversed(some)}  # of its first change: later ones may be cut off
     names = list(dict.fromkeys(each.device for each in some))
-    among = (columns.tenant == tenant.tenant, columns.device.in_(names), columns.target.in_(targets), columns.present)
+    mine = (columns.device.in_(names), columns.target.in_(subject.targets))
+    among = (columns.tenant == tenant.tenant, *mine, columns.present)
     concerned = set(tx.execute(sa.select(columns.device).where(*among)).scalars()) if names else set[str]()
     states = _states(tx, tenant.tenant, names, concerned, places.__getitem__)
-    complete = len(taken) <= rows
+    complete = len(subject.changed) <= rows
     end = TenantPosition(tenant.last_revision) if complete else _place(some[-1])
-    described = tenant.revision > position.revision
+    described = tenant.revision > subject.position.revision
     return TenantChanges(tenant.tenant, tenant.document, None, states, end, complete, cursor, described)
 
 

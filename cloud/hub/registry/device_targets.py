@@ -111,10 +111,16 @@ def forget_targets(tx: sa.Connection, tenant: str) -> None:
     tx.execute(device_selectors.delete().where(device_selectors.c.tenant == tenant))
 
 
-def selectors_of(tx: sa.Connection, tenant: str) -> list[str]:
-    """Return the selectors that devices of a tenant use, or have used, as targets."""
-    wanted = sa.select(device_selectors.c.target).where(device_selectors.c.tenant == tenant)
-    return list(tx.execute(wanted.order_by(device_selectors.c.target)).scalars())
+def selectors_of_owner(tx: sa.Connection, owner: str) -> dict[str, list[str]]:
+    """Return the selectors that devices of the tenants of an owner use, or have used, as targets."""
+    columns = (device_selectors.c.tenant, device_selectors.c.target)
+    wanted = sa.select(*columns).join_from(
+        device_selectors, device_tenants, device_selectors.c.tenant == device_tenants.c.tenant
+    )
+    found: dict[str, list[str]] = {}
+    for tenant, target in tx.execute(wanted.where(device_tenants.c.owner == owner).order_by(*columns)):
+        found.setdefault(tenant, []).append(target)
+    return found
 
 
 class TargetUpkeep:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import sqlalchemy as sa
 
+from cloud.hub.devices.pages import make_page, read_cursor
 from cloud.hub.registry import device_targets as targets
 from cloud.hub.registry import labels, schema
 from cloud.hub.registry.database import Database
@@ -21,6 +22,10 @@ from tests.contract.registry.conftest import Place
 from tests.support.device_pages import PageGateway
 
 NOW = 1_800_000_000_000_000
+LOOK_STATEMENTS_MAX = 5
+"""Statements that find out whether a gateway has changes."""
+PAGE_STATEMENTS_MAX = 8
+"""Statements that read a page."""
 
 
 def any_revision(_there: int | None) -> None:
@@ -337,3 +342,53 @@ def test_an_older_copy_sends_everything_again(site: DeviceChangeSite, gateway: P
     site.add("fan", "gw1")
     assert gateway.fetch(site.changes) == 1
     assert gateway.names() == ["fan", "pump"]
+
+
+@contextlib.contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """Collect the statements of a database."""
+    found: list[str] = []
+
+    def add(_tx: object, _cursor: object, text: str, *_more: object) -> None:
+        if not text.startswith("BEGIN"):
+            found.append(text)
+
+    sa.event.listen(database._engine, "before_cursor_execute", add)
+    try:
+        yield found
+    finally:
+        sa.event.remove(database._engine, "before_cursor_execute", add)
+
+
+def test_a_page_takes_few_statements_whatever_the_number_of_tenants(
+    site: DeviceChangeSite, gateway: PageGateway
+) -> None:
+    site.label("gw1", site="lyon", ring="a")
+    for number in range(6):
+        site.add_tenant(f"line{number}")
+        site.add(f"press{number}", "gw9", tenant=f"line{number}")
+        for selector in ("site=lyon", "ring=a", "site=brno", f"line={number}"):
+            site.add(f"{number}-{selector}".replace("=", "-"), selector=selector, tenant=f"line{number}")
+    site.add("pump7", "gw1")
+    pages, cursor = list[int](), read_cursor("", "r")
+    while True:
+        with statements(site.database) as of_look:
+            look = site.changes.look(gateway.key, cursor)
+        with statements(site.database) as of_page:
+            found = site.changes.read(gateway.key, cursor)
+        assert look == (found.changes is not None, found.cursor)
+        assert len(of_look) <= LOOK_STATEMENTS_MAX, of_look
+        assert len(of_page) <= PAGE_STATEMENTS_MAX, of_page
+        if found.changes is None:
+            break
+        pages.append(len(found.changes.states))
+        made = make_page(gateway.key, found.changes, gateway.cursor)
+        gateway.apply(made.page)
+        cursor = made.cursor
+    assert pages == [1, *[2] * 6]
+    site.rotate("pump7", "new")
+    with statements(site.database) as of_page:
+        changes = site.changes.read(gateway.key, cursor).changes
+    assert changes is not None
+    assert [each.device for each in changes.states] == ["pump7"]
+    assert len(of_page) <= PAGE_STATEMENTS_MAX + 1, "one more looks which devices the gateway still has"
