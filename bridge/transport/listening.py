@@ -18,6 +18,12 @@ log = logging.getLogger(__name__)
 ACCEPT_S: Final = 0.0005
 """Seconds of one turn for accepting; one connection takes 0.05 to 0.1 ms."""
 
+ANY_IPV6: Final = "::"
+ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 - where an operator gave the address of all
+
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
+"""Address as `socket.getaddrinfo` returns it."""
+
 NO_DESCRIPTOR_WAIT_S: Final = 0.5
 """Pause in seconds when the process has no file descriptor left for a connection: some will be freed."""
 
@@ -104,22 +110,12 @@ async def listen(
     port: int,
     backlog: int,
 ) -> Listening:
-    """Listen on every address of `host` that this machine has (without IPv6, ``::1`` is only a name). Raises OSError
-    when there is no such address, or one of them cannot be listened on."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    absent: OSError | None = None
+    """Listen on every address of `host` that this machine has, as `bind_all` binds them. Raises OSError."""
+    loop, found = asyncio.get_running_loop(), list[AddressInfo]()
+    for one in _hosts(host):
+        found += await loop.getaddrinfo(one, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets = _bind(found, one_port=host == ANY_IPV6)
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            try:
-                sockets.append(_bound(family, kind, protocol, address))
-            except OSError as error:
-                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                    raise
-                absent = error
-        if absent is not None and not sockets:
-            raise absent
         for each in sockets:
             each.listen(backlog)
     except OSError:
@@ -127,6 +123,44 @@ async def listen(
             each.close()
         raise
     return Listening(name, sockets, make)
+
+
+def bind_all(host: str, port: int) -> list[socket.socket]:
+    """Bind a socket to every address of `host` that this machine has (without IPv6, ``::1`` is only a name). ``::`` is
+    every address, those of IPv4 too. Blocks. Raises OSError when there is no such address, or one of them cannot be
+    bound."""
+    found = list[AddressInfo]()
+    for one in _hosts(host):
+        found += socket.getaddrinfo(one, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return _bind(found, one_port=host == ANY_IPV6)
+
+
+def _hosts(host: str) -> Sequence[str | None]:
+    """Return the hosts of a listener. IPv4 has a socket of its own, so that the addresses of its peers look as they do
+    elsewhere."""
+    return (host, ANY_IPV4) if host == ANY_IPV6 else (host or None,)
+
+
+def _bind(found: Sequence[AddressInfo], *, one_port: bool) -> list[socket.socket]:
+    """Bind a socket to each address. `one_port`: all have the port of the first one. Raises OSError."""
+    sockets: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            port = sockets[0].getsockname()[1] if one_port and sockets else address[1]
+            try:
+                sockets.append(_bound(family, kind, protocol, (address[0], port, *address[2:])))
+            except OSError as error:
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                absent = error
+        if absent is not None and not sockets:
+            raise absent
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
 
 
 def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from bridge.resources.endpoint import ListenEndpoint
+from bridge.transport.listening import bind_all
 from cloud.hub.devices.page_signer import DevicePageSigner
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.authority_service import AuthorityService
@@ -59,13 +60,13 @@ async def _serve(settings: AuthoritySettings, ready: Callable[[ListenEndpoint], 
     hint = notices.follow(NoticeTopic.SIGNATURES, NoticeTopic.REVOCATIONS)
     parts = (settings.authority, settings.registry, settings.rules, DevicePageSigner)
     service = AuthorityService(*parts, now=time.time, hint=hint)
-    listening = _bound(settings.http)
+    sockets = _bound(settings.http)
     web = WebServer(
         Probes(_no_pages, lambda: service.trouble),
-        [BoundSocket(listening, None)],
+        [BoundSocket(each, None) for each in sockets],
         identify=lambda _certificate: None,
     )
-    host, port = listening.getsockname()[:2]
+    host, port = sockets[0].getsockname()[:2]
     try:
         await web.start()
         await service.open()
@@ -81,11 +82,10 @@ async def _serve(settings: AuthoritySettings, ready: Callable[[ListenEndpoint], 
         await web.stop()
 
 
-def _bound(endpoint: ListenEndpoint) -> socket.socket:
-    """Bind the address of the probes. Raises `ListenError`."""
-    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+def _bound(endpoint: ListenEndpoint) -> list[socket.socket]:
+    """Bind the addresses of the probes. Raises `ListenError`."""
     try:
-        return socket.create_server((endpoint.host, endpoint.port), family=family)
+        return bind_all(endpoint.host, endpoint.port)
     except OSError as error:
         why = (
             "the port is in use; choose another one with --http" if error.errno == errno.EADDRINUSE else error.strerror

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import socket
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from starlette.types import ASGIApp
 
 from bridge.resources.endpoint import ListenEndpoint
+from bridge.transport.listening import bind_all
 from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.listeners.tls import Certificates
@@ -44,18 +44,16 @@ async def serve_http(
     A client certificate names a gateway and authenticates no user: names of gateways and of users are separate.
     """
     try:
-        listening = socket.create_server(
-            (endpoint.host, endpoint.port), family=socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        )
+        sockets = bind_all(endpoint.host, endpoint.port)
     except OSError as error:
         why = "the port is in use; stop the other program or choose another port (0 picks a free one)"
         reason = why if error.errno == errno.EADDRINUSE else error.strerror
         raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
-    host, port = listening.getsockname()[:2]
+    host, port = sockets[0].getsockname()[:2]
     wrong_port.add_listener("http", port, protocol="HTTP", tls=certificates is not None)
     web = WebServer(
         app,
-        [BoundSocket(listening, certificates)],
+        [BoundSocket(each, certificates) for each in sockets],
         identify=lambda _certificate: None,
         upgrade=upgrade,
         wrong_port=wrong_port,

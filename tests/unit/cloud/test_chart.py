@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from bridge.resources.endpoint import ListenEndpoint
+from bridge.transport.listening import ANY_IPV6
 from cloud.hub.cli import authority
 from cloud.hub.configuration import parse
 from cloud.hub.messaging.settings import address_of
@@ -194,6 +197,18 @@ class TestRendered:
                 assert security["allowPrivilegeEscalation"] is False
                 assert security["capabilities"] == {"drop": ["ALL"]}
                 assert "memory" in container["resources"]["limits"]
+
+    def test_services_and_listeners_are_for_both_families(self, tmp_path: Path) -> None:
+        service = {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+        resources = render(merged(SMALLEST, {"service": service}), tmp_path)
+        services = [each["spec"] for each in resources if each["kind"] == "Service"]
+        assert [{name: each[name] for name in service} for each in services] == [service] * 2
+        for spec in pod_specs([each for each in resources if each["kind"] == "Deployment"]):
+            [container] = spec["containers"]
+            words = [*container["command"], *container.get("args", ())]
+            places = [word for option, word in pairwise(words) if option in ("--amqp", "--http")]
+            assert places
+            assert all(ListenEndpoint.parse(each).host == ANY_IPV6 for each in places)
 
     def test_hub_accepts_its_configuration(self, tmp_path: Path) -> None:
         values = merged(SMALLEST, {"hub": {"certificateDays": 30, "tenantQuota": {"waitingBytes": 134_217_728}}})
