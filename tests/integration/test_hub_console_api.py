@@ -71,7 +71,7 @@ VALUES = {
 STREAMS = {"/", "/ui/{name}", "/api/v1/events", "/api/v1/session/oidc", "/api/v1/session/oidc/callback"}
 """Paths that answer with no document."""
 ANY_QUERY = {"/api/v1/gold/{table}", "/api/v1/session/oidc/callback"}
-"""Paths whose parameters have names that others choose."""
+"""Paths with parameters that others name."""
 OF_GATEWAYS = ("/uplink/", "/bundles/")
 """Paths for gateways, with their certificates."""
 

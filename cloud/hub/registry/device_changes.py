@@ -111,7 +111,7 @@ class TenantChanges(NamedTuple):
 
 
 class GatewayLook(NamedTuple):
-    """Whether a gateway has changes to get."""
+    """Outcome of a look, without the changes."""
 
     has_changes: bool
     cursor: DeviceCursor
