@@ -6,13 +6,14 @@ Hub and gateway use the same functions: the identifier that a gateway finds in a
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from bridge.limits import AUTH_ID_CHARACTERS_MAX
+from bridge.limits import AUTH_ID_CHARACTERS_MAX, DEVICE_CHARACTERS_MAX
 
 WHOLE: Final = "{{subject-dn}}"
 PLACEHOLDERS: Final[Mapping[str, x509.ObjectIdentifier]] = {
@@ -20,6 +21,7 @@ PLACEHOLDERS: Final[Mapping[str, x509.ObjectIdentifier]] = {
     "{{subject-ou}}": NameOID.ORGANIZATIONAL_UNIT_NAME,
     "{{subject-o}}": NameOID.ORGANIZATION_NAME,
 }
+_NO_ID: Final = re.compile(r"[^a-zA-Z0-9_.:=-]")
 _PLACEHOLDER: Final = re.compile(r"\{\{[^{}]*\}\}")
 
 
@@ -60,4 +62,15 @@ def apply_template(template: str | None, subject: x509.Name) -> str:
     made = _PLACEHOLDER.sub(value, template)
     if not 0 < len(made) <= AUTH_ID_CHARACTERS_MAX:
         raise SubjectError(f"the template makes an identifier longer than {AUTH_ID_CHARACTERS_MAX} characters")
+    return made
+
+
+def provisioned_id(tenant: str, template: str | None, subject: x509.Name) -> str:
+    """Return the id of a device that is registered by its certificate: without a template a UUID, the same at each
+    gateway. Characters that an id cannot have become ``-``. Raises `SubjectError`."""
+    if template is None:
+        return str(uuid.uuid5(uuid.NAMESPACE_X500, f"{tenant}\0{subject_text(subject, 'the certificate')}"))
+    made = _NO_ID.sub("-", apply_template(template, subject))
+    if len(made) > DEVICE_CHARACTERS_MAX:
+        raise SubjectError(f"the template makes an id longer than {DEVICE_CHARACTERS_MAX} characters")
     return made

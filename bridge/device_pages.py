@@ -78,10 +78,12 @@ class DeviceSubject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Its subject (RFC 4514), or what `TrustAnchor.auth_id_template` makes of it."""
     not_before: float | None = None
     not_after: float | None = None
+    enabled: bool = True
+    """False: its certificates are refused."""
 
     def is_valid(self, at_s: float) -> bool:
         """Return whether it counts at a time, UTC seconds."""
-        return (self.not_before or 0.0) <= at_s and (self.not_after is None or at_s < self.not_after)
+        return self.enabled and (self.not_before or 0.0) <= at_s and (self.not_after is None or at_s < self.not_after)
 
 
 class TrustAnchor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,6 +94,10 @@ class TrustAnchor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """DER. Its subject, key and validity count; its signature does not: the registry may know the key only."""
     auth_id_template: str | None = None
     """Makes the identifier of a certificate; None: its whole subject."""
+    provisions: bool = False
+    """A device with a certificate of this authority is registered when it first appears."""
+    device_id_template: str | None = None
+    """Makes the id of such a device; None: a UUID."""
 
 
 class OfferedUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bridge import plain
-from bridge.engine import DeliveryState, Detail, Engine, Link
+from bridge.engine import Condition, DeliveryState, Detail, Engine, Link
 from bridge.hidden import hides
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 @hides("message")
 class _QueuedDocument(NamedTuple):
     message: bytes
-    done: Callable[[bool], None]
+    done: Callable[[bool, Detail], None]
 
 
 class Documents:
@@ -56,7 +56,25 @@ class Documents:
 
         Call it at most `credit` times.
         """
-        self._waiting.append(_QueuedDocument(plain.data_section(msgspec.json.encode(document)), done))
+
+        def settled(kept: bool, condition: Detail) -> None:
+            if not kept:
+                log.error("the hub rejected a %s: %s", self._kind, condition)
+            done(kept)
+
+        self._waiting.append(_QueuedDocument(plain.data_section(msgspec.json.encode(document)), settled))
+
+    def ask(self, document: msgspec.Struct, decided: Callable[[str | None], None]) -> None:
+        """Send a document until the hub has decided about it: `decided` gets None, or the reason of a refusal.
+
+        Call it at most `credit` times.
+        """
+
+        def settled(kept: bool, condition: Detail) -> None:
+            why = condition.description or condition.name if isinstance(condition, Condition) else "no reason"
+            decided(None if kept else why)
+
+        self._waiting.append(_QueuedDocument(plain.data_section(msgspec.json.encode(document)), settled))
 
     def clear(self) -> None:
         """Drop unsent documents; the caller creates them again."""
@@ -80,6 +98,4 @@ class Documents:
         entry = self._unsettled.pop(tag, None)
         if entry is None:
             return
-        if state is DeliveryState.REJECTED:
-            log.error("the hub rejected a %s: %s", self._kind, condition)
-        entry.done(state is DeliveryState.ACCEPTED)
+        entry.done(state is DeliveryState.ACCEPTED, condition)

@@ -13,7 +13,7 @@ from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
 from bridge.engine import Accepted, Condition, Detached, Dispositions, Link, LinkFlow, Transfers, describe_condition
 from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.receivers import Receivers
-from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, RECEIPTS, RECONNECT_AFTER_MS, STATUS, TELEMETRY
+from bridge.hub_addresses import DESIRED, DEVICES, LEDGER, MANIFESTS, RECEIPTS, RECONNECT_AFTER_MS, STATUS, TELEMETRY
 from bridge.limits import RECONNECT_AFTER_S_MAX
 from bridge.reports import Reports
 from bridge.uplink import Uplink, UplinkShell
@@ -48,6 +48,7 @@ class HubLinks:
         self._manifests: Link | None = None
         self._configuration: Link | None = None
         self._receipts: Link | None = None
+        self._devices: Link | None = None
         self._waiting: Link | None = None
         """Telemetry link that waits for the hub to compare lineages."""
         self._leaving = False
@@ -90,6 +91,8 @@ class HubLinks:
             self._reports.attached(connection.engine, configuration=link)
         elif self._reports is not None and link is self._receipts:
             self._reports.attached(connection.engine, receipts=link)
+        elif self._reports is not None and link is self._devices:
+            self._reports.attached(connection.engine, devices=link)
         else:
             return self._receivers.attached(link)
         return True
@@ -145,7 +148,7 @@ class HubLinks:
     @property
     def _report_links(self) -> tuple[Link | None, ...]:
         """Links with documents that the peer settles."""
-        return self._ledger, self._manifests, self._configuration, self._receipts
+        return self._ledger, self._manifests, self._configuration, self._receipts, self._devices
 
     def _on_telemetry(self, connection: AmqpConnection, link: Link) -> None:
         self._waiting = link
@@ -158,6 +161,8 @@ class HubLinks:
                 self._configuration = attach(DESIRED, DESIRED)
             if self._reports.sends_receipt_requests:
                 self._receipts = attach(RECEIPTS, RECEIPTS)
+            if self._reports.sends_devices:
+                self._devices = attach(DEVICES, DEVICES)
         elif self._reports is not None:
             self._reports.release()
         if batching:

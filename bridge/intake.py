@@ -18,6 +18,7 @@ import msgspec
 from bridge import plain
 from bridge.batch import CAPABILITY, Batch, BatchError, cost, decode
 from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
+from bridge.device_reports import DEVICE_REPORT_BYTES_MAX, REPORTS_MAX
 from bridge.downlink import Downlink
 from bridge.engine import (
     Attached,
@@ -35,6 +36,7 @@ from bridge.engine import (
 from bridge.hidden import hides
 from bridge.hub_addresses import (
     DESIRED,
+    DEVICES,
     INSTANCE,
     LEDGER,
     MANIFESTS,
@@ -151,6 +153,11 @@ class IntakeService(Protocol):
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
 
     def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
+
+    def device_reported(self, intake: Intake, token: int, body: bytes, gateway: str) -> None:
+        """Handle a report about a device: the JSON text of a `bridge.device_reports.DeviceReport`. `intake.accept` it
+        once the registry has the device."""
+        ...
 
     def desired_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         """Handle a report of the gateway's configuration (`bridge.desired.DesiredReport`)."""
@@ -385,6 +392,7 @@ class Intake:
             MANIFESTS: MANIFESTS_CREDIT,
             DESIRED: DESIRED_CREDIT,
             RECEIPTS: RECEIPT_REQUESTS_UNSETTLED_MAX,
+            DEVICES: REPORTS_MAX,
         }
         link.bind(_ReceiverState(address, credit[address], batching=batching))
         self._receivers.append(link)
@@ -396,9 +404,9 @@ class Intake:
     def _takes(self, address: str) -> bool:
         """Return True when gateways may send to this address. Configuration reports are taken only where a source
         decides about configurations, as accepting a report confirms it; requests for receipts where a source answers
-        them."""
+        them, and reports of devices where a source sends some."""
         return address in (TELEMETRY, STATUS, LEDGER, MANIFESTS) or (
-            address in (DESIRED, RECEIPTS) and self._downlink.serves(address)
+            address in (DESIRED, RECEIPTS, DEVICES) and self._downlink.serves(address)
         )
 
     def _on_transfers(self, event: Transfers) -> None:
@@ -484,6 +492,10 @@ class Intake:
         elif target == RECEIPTS:
             document = _document(body, RECEIPT_DOCUMENT_BYTES_MAX)
             self._service.receipts_requested(self, self._hold(link, delivery, len(body)), document, gateway)
+        elif target == DEVICES:
+            if len(body) > DEVICE_REPORT_BYTES_MAX:
+                raise MessageError(f"a report of a device has more than {DEVICE_REPORT_BYTES_MAX} bytes")
+            self._service.device_reported(self, self._hold(link, delivery, len(body)), body, gateway)
         else:
             document = _document(body, LEDGER_BYTES_MAX)
             self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
@@ -493,7 +505,7 @@ class Intake:
     ) -> None:
         self.malformed += 1
         target = link.context.target
-        if target not in (STATUS, DESIRED, RECEIPTS):
+        if target not in (STATUS, DESIRED, RECEIPTS, DEVICES):
             token = self._hold(link, delivery, len(message))
             self._service.unreadable_arrived(
                 self, token, UnreadDelivery(target, delivery, message, str(error)), gateway

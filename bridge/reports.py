@@ -1,4 +1,4 @@
-"""Reports of a gateway to its hub: status, configuration, loss ledger, manifests and clock offsets.
+"""Reports of a gateway to its hub: status, configuration, loss ledger, manifests, clock offsets and devices.
 
 Of status and configuration only the latest counts: status is sent at most once, configuration until the hub has it.
 Each ledger entry, manifest and clock offset is kept until the hub has it. All are JSON documents, one per message, on
@@ -16,6 +16,7 @@ import msgspec
 
 from bridge import plain
 from bridge.clock_offset import CAPABILITY
+from bridge.device_reports import REPORTS_MAX, DeviceReport
 from bridge.documents import Documents
 from bridge.engine import Condition, DeliveryState, Detail, Engine, Link
 
@@ -76,6 +77,9 @@ class Reports:
         self.receipt_requests = Documents("request for receipts", RECEIPT_REQUESTS_MAX, self._tags)
         self.sends_receipt_requests = False
         """True when a device may want receipts, so the link for requests is attached."""
+        self.devices = Documents("report of a device", REPORTS_MAX, self._tags)
+        self.sends_devices = False
+        """True when the hub has a registry of devices, so the link for reports about devices is attached."""
         self._engine: Engine | None = None
         self._status_link: Link | None = None
 
@@ -87,6 +91,17 @@ class Reports:
     def begin_receipt_requests(self) -> None:
         """Attach a link for requests for receipts, from the next connection on."""
         self.sends_receipt_requests = True
+
+    def begin_devices(self, report: Callable[[], None]) -> None:
+        """Attach a link for reports of devices; `report` is called each time the peer accepts it."""
+        self.sends_devices = True
+        self.devices.call_when_accepted(report)
+
+    def report_device(self, report: DeviceReport, decided: Callable[[str | None], None]) -> None:
+        """Send a report until the hub has decided about it: `decided` gets None, or why the hub refuses. At most
+        `devices.credit` of them."""
+        self.devices.ask(report, decided)
+        self.wake()
 
     def set_wake(self, wake: Callable[[], None]) -> None:
         """Set the connection: `wake` is called when there is something to send."""
@@ -149,6 +164,7 @@ class Reports:
         manifests: Link | None = None,
         configuration: Link | None = None,
         receipts: Link | None = None,
+        devices: Link | None = None,
     ) -> None:
         """Use a link that the peer accepted."""
         self._engine = engine
@@ -163,6 +179,8 @@ class Reports:
             self._configuration.attach(configuration)
         if receipts is not None:
             self.receipt_requests.attach(receipts)
+        if devices is not None:
+            self.devices.attach(devices)
 
     @property
     def held(self) -> bool:
@@ -193,6 +211,7 @@ class Reports:
         self.clock_offsets.detached()
         self._configuration.detached()
         self.receipt_requests.detached()
+        self.devices.detached()
 
     def flush(self) -> None:
         """Send as much as the links take. Called before telemetry: the hub knows a loss before it sees the gap."""
@@ -205,6 +224,7 @@ class Reports:
                 ledger, self._announcement, plain.data_section(msgspec.json.encode({"lineage": self._lineage()}))
             )
         self._configuration.flush(engine)
+        self.devices.flush(engine)
         if not self._held:
             self._ledger.flush(engine)
             self.clock_offsets.flush(engine)
@@ -225,6 +245,8 @@ class Reports:
                 self._answered(state, condition)
             elif link is self._configuration.link:
                 self._configuration.settled(tag, state, condition)
+            elif link is self.devices.link:
+                self.devices.settled(tag, state, condition)
             elif link is self.receipt_requests.link:
                 self.receipt_requests.settled(tag, state, condition)
             elif link is self.manifests.link:

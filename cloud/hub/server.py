@@ -146,6 +146,7 @@ class HubServer:
             tenants=tenants,
             later=loop.call_later,
             problems=services.problems,
+            devices=services.devices.reports.reported,
         )
         self._interception = CommandInterception()
         self._reader = LakeReader(configuration.lake_place.uri)

@@ -16,6 +16,7 @@ import msgspec
 
 from bridge.batch import AddressRange, Batch
 from bridge.desired import DesiredReport
+from bridge.device_reports import REFUSED, DeviceReport
 from bridge.hub_addresses import IDENTITY_SHARED, LEDGER, MANIFESTS
 from bridge.intake import Intake, UnreadDelivery
 from bridge.landing_receipt import ReceiptRequest
@@ -76,6 +77,10 @@ Requested = Callable[[Key, ReceiptRequest, Callable[[], None]], None]
 """Called with the request of a gateway for statements, and a function to call after the answer."""
 
 
+ReportDevice = Callable[[Key, DeviceReport, Callable[[str | None], None]], None]
+"""Called with the report of a gateway about a device, and a function that takes why the device is refused, or None."""
+
+
 class ProblemReports(Protocol):
     """Takes the problems that gateways report."""
 
@@ -95,6 +100,10 @@ def _no_receipts(_key: Key, _request: ReceiptRequest, done: Callable[[], None]) 
 
 def ignore_report(_key: Key, _report: DesiredReport, _kept: Callable[[], None]) -> None:
     """Ignore a report: the hub configures no gateways."""
+
+
+def ignore_device(_key: Key, _report: DeviceReport, _answer: Callable[[str | None], None]) -> None:
+    """Ignore a report: the hub has no registry of devices."""
 
 
 def _no_news(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
@@ -128,10 +137,12 @@ class HubService:
         tenants: Tenants | None = None,
         later: Callable[[float, Callable[[], None]], object] = _never,
         problems: ProblemReports | None = None,
+        devices: ReportDevice = ignore_device,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `queue_news` get batches before they land;
         `configured` gets configuration reports, `requested` requests for receipts; `later` calls a function after some
-        seconds, for quotas with a rate; `problems` gets those in the status of gateways."""
+        seconds, for quotas with a rate; `problems` gets those in the status of gateways; `devices` gets reports about
+        devices."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -145,6 +156,7 @@ class HubService:
         self._quotas = tenants or Tenants()
         self._later = later
         self._problems = problems
+        self._devices = devices
         self._tenants: dict[str, TenantPressure] = {}
         self._rates: dict[str, TenantRate | None] = {}
         """Rates of all tenants seen, also without connections: a tenant that returns keeps its debt."""
@@ -299,6 +311,25 @@ class HubService:
             intake.reject(token, "amqp:decode-error", str(error))
             return
         self._configured(session.key, report, lambda: intake.accept((token,)))
+
+    def device_reported(self, intake: Intake, token: int, body: bytes, gateway: str) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        try:
+            report = msgspec.json.decode(body, type=DeviceReport)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            log.warning("gateway %s: invalid report of a device: %s", gateway, error)
+            intake.reject(token, "amqp:decode-error", str(error))
+            return
+
+        def answer(why: str | None) -> None:
+            if why is None:
+                intake.accept((token,))
+            else:
+                intake.reject(token, REFUSED, why)
+
+        self._devices(session.key, report, answer)
 
     def receipts_requested(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)

@@ -187,7 +187,9 @@ class Gateway:
             room_hours=lambda: self.space.bridge.autonomy_hours,
             configuration=lambda: self.configuration,
             tokens=lambda: self.space.issuer.overdue if self.space.issuer is not None else None,
-            users=lambda: self.space.users.trouble or self.space.hub_devices.trouble,
+            users=lambda: (
+                self.space.users.trouble or self.space.hub_devices.trouble or self.space.hub_devices.provisioner.trouble
+            ),
             renewal=lambda: self._renewal.trouble,
             revocations=lambda: self._revocations.trouble,
             silent=self._clients.sources.silent,

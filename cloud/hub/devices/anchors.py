@@ -42,6 +42,8 @@ def anchor_of(authority: TrustedAuthority) -> TrustAnchor:
         id=authority.id,
         certificate=_certificate(authority.subject_dn, authority.public_key, *validity, authority.cert),
         auth_id_template=authority.auth_id_template,
+        provisions=authority.auto_provisioning_enabled,
+        device_id_template=authority.auto_provisioning_device_id_template,
     )
 
 

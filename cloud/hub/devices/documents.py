@@ -51,6 +51,8 @@ class EntityStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Missing before the first change."""
     last_user: str = msgspec.field(name="last-user", default="")
     """User of the last change."""
+    auto_provisioned: bool = msgspec.field(name="auto-provisioned", default=False)
+    """True for a device that was registered by its certificate."""
 
 
 class DeviceRegistration(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,6 +91,8 @@ class DeviceExtension(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Further ones by their labels, as ``site=berlin``."""
     labels: dict[str, str] = {}
     """Labels of the device."""
+    provisioned: bool = False
+    """True: it was registered by its certificate, and is given to each further gateway at which it appears."""
 
 
 class CreatedEntity(msgspec.Struct, kw_only=True):
@@ -146,7 +150,11 @@ def read_registration(body: bytes) -> tuple[str, list[DeviceLink]]:
 
 def device_answer(row: DeviceRow) -> dict[str, Any]:
     """Return the registration of a device, with its status."""
-    return {**json.loads(row.document), "status": status_of(row.created_at, row.updated_at, row.updated_by)}
+    document = json.loads(row.document)
+    status = status_of(row.created_at, row.updated_at, row.updated_by)
+    if document.get("ext", {}).get(WAYPOST, {}).get("provisioned") is True:
+        status["auto-provisioned"] = True
+    return {**document, "status": status}
 
 
 def status_of(created_us: int, updated_us: int, by: str) -> dict[str, Any]:

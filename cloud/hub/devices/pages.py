@@ -164,23 +164,23 @@ def entry_of(
 ) -> DeviceEntry:
     """Return what a gateway gets of a device."""
     used = [row for row in credentials if row.type in (HASHED, CERTIFICATE)]
-    stored = [each for row in used if (each := msgspec.json.decode(row.document, type=StoredCredentials)).enabled]
-    passwords = (_login(each) for each in stored if each.type == HASHED)
+    stored = [msgspec.json.decode(row.document, type=StoredCredentials) for row in used]
+    passwords = (_login(each) for each in stored if each.type == HASHED and each.enabled)
     return DeviceEntry(
         device=device,
         enabled=_is_enabled(document),
         logins=tuple(each for each in passwords if each.secrets),
-        subjects=tuple(
-            _subject(each, one) for each in stored if each.type != HASHED for one in each.secrets if one.enabled
-        ),
+        subjects=tuple(_subject(each, one) for each in stored if each.type != HASHED for one in each.secrets),
         offers=tuple(offers),
     )
 
 
 def _subject(stored: StoredCredentials, secret: StoredSecret) -> DeviceSubject:
+    """Return a subject, also a disabled one: else a gateway would take its certificate for one of a new device."""
     not_before = secret.not_before.timestamp() if secret.not_before is not None else None
     not_after = secret.not_after.timestamp() if secret.not_after is not None else None
-    return DeviceSubject(auth_id=stored.auth_id, not_before=not_before, not_after=not_after)
+    enabled = stored.enabled and secret.enabled
+    return DeviceSubject(auth_id=stored.auth_id, not_before=not_before, not_after=not_after, enabled=enabled)
 
 
 def _login(stored: StoredCredentials) -> DeviceAccount:

@@ -12,6 +12,7 @@ from bridge.downlink import DownlinkSource
 from bridge.hub_addresses import DEVICES
 from cloud.hub.devices.downlink import DeviceDownlink
 from cloud.hub.devices.page_sources import AuthorityPages, OwnPages
+from cloud.hub.devices.reports import GatewayDeviceReports
 from cloud.hub.devices.service import DeviceRegistry
 from cloud.hub.devices.upkeep import TargetKeeper
 from cloud.hub.enrolment.authority import OwnAuthority
@@ -20,6 +21,8 @@ from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.tenants import Tenants
 
 UNSIGNED: Final = "gateways get no changes of their devices, also none that were disabled or removed"
+
+UNREPORTED: Final = "devices that gateways have let in by their certificates are not registered"
 
 
 def _make_downlink(registry: sa.URL, enrolment: Enrolment | None) -> DeviceDownlink | None:
@@ -51,12 +54,16 @@ class HubDeviceParts:
         self.downlink = _make_downlink(registry, enrolment)
         """None: gateways get no devices."""
         self._upkeep = TargetKeeper(registry)
+        self.reports = GatewayDeviceReports(registry, quotas)
+        """Reports of gateways about devices."""
         if self.downlink is not None:
             sources[DEVICES] = self.downlink
 
     @property
     def trouble(self) -> str | None:
         """Reason why some gateways do not get their devices; None if all do."""
+        if self.reports.trouble is not None:
+            return f"{UNREPORTED}: {self.reports.trouble}"
         if self.downlink is None:
             return None
         if self.downlink.unsigned is not None:
@@ -78,11 +85,13 @@ class HubDeviceParts:
         """Open them. Raises `RegistryError`."""
         await self.registry.open()
         self._upkeep.open()
+        await self.reports.open()
         if self.downlink is not None:
             await self.downlink.open()
 
     async def close(self) -> None:
         """Close them. Idempotent."""
+        await self.reports.close()
         await self._upkeep.close()
         if self.downlink is not None:
             await self.downlink.close()

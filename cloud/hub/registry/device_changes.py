@@ -37,6 +37,8 @@ CURSOR_FORM: Final = 1
 """Form of what a cursor stands for: since form 1 pages have subjects of certificates, and authorities."""
 CERTIFICATE_TYPE: Final = "x509-cert"
 """Type of the credentials with the subject of certificates."""
+_PROVISIONS: Final = '"auto-provisioning-enabled":true'
+"""Member in the stored document of a tenant that registers devices by their certificates."""
 ROWS_MAX: Final = 100
 """Devices of one page before its bytes are counted: 6 MiB if all have the most credentials."""
 QUERIES_MAX: Final = 400
@@ -136,6 +138,11 @@ class _Tenant(NamedTuple):
     created_at: int
     dropped_revision: int | None
 
+    @property
+    def provisions(self) -> bool:
+        """True if gateways may register devices of the tenant: then it concerns each one of its owner."""
+        return _PROVISIONS in self.document
+
     def continues(self, position: TenantPosition) -> bool:
         """Return whether the registry has all changes after a position."""
         oldest = self.dropped_revision or 0
@@ -227,7 +234,7 @@ def _find(tx: sa.Connection, gateway: Key, cursor: DeviceCursor, rows: int) -> _
     concerning = _concerning(tx, {each: mine for each, mine in targets.items() if each not in cursor.tenants})
     for each in tenants.values():
         position = cursor.tenants.get(each.tenant)
-        if position is None and each.tenant not in concerning:
+        if position is None and not each.provisions and each.tenant not in concerning:
             continue
         if position is None or not each.continues(position):
             position = TenantPosition(each.last_revision, snapshot_after="")

@@ -191,20 +191,7 @@ class RegisteredDevices:
                 known = tenant_row(tx, new.tenant)
             if known is None:
                 raise UnknownDeviceTenant(new.tenant)
-            if _exists(tx, new.tenant, new.device):
-                raise DeviceExists(new.device)
-            most = limits.devices_max(known)
-            if known.devices >= most:
-                raise DevicesFull(f"tenant {new.tenant} has {most} devices, the most that it may have")
-            revision = raise_revision(tx, known, 1)
-            row = DeviceRow(new.tenant, new.device, new.document, revision, revision, new.at_us, new.at_us, new.by)
-            tx.execute(devices.insert().values(**row._asdict()))
-            # a report of a former device of this name may have come after its removal
-            forget_device_updates(tx, known.owner, [device_name(known.owner, new.tenant, new.device)])
-            _add_links(tx, new)
-            put_targets(tx, new.tenant, new.device, revision, targets_of(new.document))
-            follow_device(tx, known.owner, new.tenant, new.device)
-            return revision
+            return add_device(tx, known, new, limits)
 
         return self._database.transaction(work)
 
@@ -292,15 +279,35 @@ class RegisteredDevices:
         return self._database.transaction(work)
 
 
-def _exists(tx: sa.Connection, tenant: str, device: str) -> bool:
-    return tx.execute(sa.select(devices.c.revision).where(*_is(tenant, device))).first() is not None
+def add_device(tx: sa.Connection, known: DeviceTenantRow, new: NewDeviceRow, limits: TenantLimits) -> int:
+    """Add a device without credentials; return its revision. Raises `DeviceExists`, `DevicesFull`, `SelectorsFull`."""
+    if find_device(tx, new.tenant, new.device) is not None:
+        raise DeviceExists(new.device)
+    most = limits.devices_max(known)
+    if known.devices >= most:
+        raise DevicesFull(f"tenant {new.tenant} has {most} devices, the most that it may have")
+    revision = raise_revision(tx, known, 1)
+    row = DeviceRow(new.tenant, new.device, new.document, revision, revision, new.at_us, new.at_us, new.by)
+    tx.execute(devices.insert().values(**row._asdict()))
+    # a report of a former device of this name may have come after its removal
+    forget_device_updates(tx, known.owner, [device_name(known.owner, new.tenant, new.device)])
+    _add_links(tx, new)
+    put_targets(tx, new.tenant, new.device, revision, targets_of(new.document))
+    follow_device(tx, known.owner, new.tenant, new.device)
+    return revision
+
+
+def find_device(tx: sa.Connection, tenant: str, device: str) -> DeviceRow | None:
+    """Return a device; None if there is none."""
+    row = tx.execute(sa.select(*_ROW).where(*_is(tenant, device))).first()
+    return None if row is None else DeviceRow(*row)
 
 
 def _device_row(tx: sa.Connection, tenant: str, device: str) -> DeviceRow:
-    row = tx.execute(sa.select(*_ROW).where(*_is(tenant, device))).first()
+    row = find_device(tx, tenant, device)
     if row is None:
         raise UnknownDevice(device)
-    return DeviceRow(*row)
+    return row
 
 
 def _tenant_and_device(tx: sa.Connection, tenant: str, device: str) -> tuple[DeviceTenantRow, DeviceRow]:

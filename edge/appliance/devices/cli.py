@@ -31,6 +31,7 @@ from edge.appliance.devices.listed import (
     hub_row,
     is_device,
     local_row,
+    provisioned_rows,
 )
 from edge.appliance.opening import draw_code, reachable_url
 from edge.broker.listeners.endpoints import running_endpoints
@@ -120,11 +121,13 @@ def add(
 def list_devices(data: Path, form: str) -> None:
     """List the devices.
 
-    These are the users without a right to the console, and the devices of the hub (origin hub). A conflict is a name
-    that both have: the device that was added here works.
+    These are the users without a right to the console, the devices of the hub (origin hub), and those that were let in
+    by their certificates and that the hub has not registered (origin certificate). A conflict is a name that a user and
+    a device of the hub have: the device that was added here works.
     """
     users = with_users(data, lambda file: file.load()).users
-    print_listing(DEVICES, device_rows(users, _of_hub(data)), form)
+    rows = [*device_rows(users, _of_hub(data)), *_provisioned(data)]
+    print_listing(DEVICES, sorted(rows, key=lambda row: row["name"]), form)
 
 
 @device.command()
@@ -138,10 +141,13 @@ def show(name: str, data: Path, as_json: JsonOutput | None) -> None:
     """
     users, devices = with_users(data, lambda file: file.load()).users, _of_hub(data)
     user, device = users.get(name), devices.get(name)
+    new = next((each for each in _provisioned(data) if each["name"] == name), None)
     if user is not None:
         rules, row, secrets = user.rules, local_row(user, devices), [_secret_of(each) for each in user.secrets]
     elif device is not None:
         rules, row, secrets = rights.parse_rights(PROFILES[PROFILE]), hub_row(device, users), device.secrets
+    elif new is not None:
+        rules, row, secrets = rights.parse_rights(new["allow"]), new, []
     else:
         raise _unknown(name, data)
     if as_json:
@@ -151,6 +157,8 @@ def show(name: str, data: Path, as_json: JsonOutput | None) -> None:
     say(f"{name}  ({row['origin']}{state})")
     if row["state"] == CONFLICT:
         say("  the hub has a device with this name; it is let in once this one is removed")
+    if "reason" in row:
+        say(f"  the hub refuses it: {row['reason']}")
     for sentence in rights_in_words(rules, name):
         say(f"  {sentence}")
     for secret in secrets:
@@ -315,6 +323,14 @@ def _of_hub(data: Path) -> dict[str, HubDeviceRow]:
     """Return the devices of the hub. Raises CommandError."""
     try:
         return hub_devices(data)
+    except CredentialsError as why:
+        raise CommandError(str(why), error="users-damaged") from None
+
+
+def _provisioned(data: Path) -> list[dict[str, Any]]:
+    """Return the rows of devices that were let in by their certificates. Raises CommandError."""
+    try:
+        return provisioned_rows(data)
     except CredentialsError as why:
         raise CommandError(str(why), error="users-damaged") from None
 

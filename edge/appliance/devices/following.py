@@ -18,6 +18,7 @@ from bridge.device_pages import CURSOR, RESTART, DevicePage, DevicePageError, Si
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import DEVICES
 from edge.appliance.accounts.profiles import PROFILES
+from edge.appliance.devices.provisioning import DeviceProvisioner, load_provisioned
 from edge.appliance.identity.location import identity_file
 from edge.broker.security.certified_devices import CertifiedDevices
 from edge.broker.security.credentials import CredentialsError
@@ -48,13 +49,16 @@ class HubDeviceFollower:
         verify: Callable[[SignedDevicePage], DevicePage],
         changed: Callable[[DeviceNames], None],
         certified: CertifiedDevices,
+        provisioner: DeviceProvisioner,
     ) -> None:
         """`certificate`: that of the connector to the hub of the enrolment. `verify` runs in a thread and raises
-        `DevicePageError`; `changed` gets the names of changed devices, and `certified` follows their authorities."""
+        `DevicePageError`; `changed` gets the names of changed devices; `certified` follows their authorities, and
+        `provisioner` what pages decide."""
         self.trouble: str | None = devices.shortage
         """Reason why the last page was not used, or not all of it; None if it was."""
         self.devices = devices
         self.certified = certified
+        self.provisioner = provisioner
         self._certificate = str(certificate)
         self._verify = verify
         self._changed = changed
@@ -69,6 +73,7 @@ class HubDeviceFollower:
         tls, name = uplink.connector.tls, f"devices of {uplink.connector.name}"
         if tls is not None and tls.certificate == self._certificate:
             uplink.inboxes.append(DocumentInbox(name, DEVICES, self._offered, self._link_properties))
+            self.provisioner.tell(uplink.reports)
 
     def return_commands(self, make: MakeReturns) -> None:
         """Return the commands of departed devices to the hub. `make` makes what does it; its argument is called with
@@ -81,6 +86,7 @@ class HubDeviceFollower:
         for task in list(self._tasks):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self.provisioner.stop()
         self.devices.close()
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -122,7 +128,9 @@ class HubDeviceFollower:
         """Store a page and use it. Raises DevicePageError, PageOutOfStep, CredentialsError."""
         fitted = self.devices.fit(await asyncio.to_thread(self._read, body))
         applied = await asyncio.to_thread(self.devices.store, fitted)
-        return self.devices.take(fitted, applied)
+        names = self.devices.take(fitted, applied)
+        self.provisioner.follow(fitted.page)
+        return names
 
     async def _catch_up(self, cursor: str) -> None:
         """Read the file again if it is ahead of the memory: a commit may take effect and still report an error."""
@@ -134,6 +142,7 @@ class HubDeviceFollower:
             self._note(str(why))
         else:
             self._apply(self.devices.replace(index))
+            self.provisioner.follow_all()
 
     def _apply(self, names: DeviceNames) -> None:
         """Use changed devices."""
@@ -175,14 +184,22 @@ class HubDeviceFollower:
 
 def follow_hub_devices(data: Path, gate: Authenticator, api: DeviceApiConfiguration | None) -> HubDeviceFollower:
     """Let the stored devices of the hub in, and return what follows their changes. Raises CredentialsError."""
-    devices = HubDevices(data, parse_rights(PROFILES["sensor"]), api.tenant if api is not None else None)
+    provisioned = load_provisioned(data)
+    devices = HubDevices(data, parse_rights(PROFILES["sensor"]), api.tenant if api is not None else None, provisioned)
     gate.look_up_devices(devices)
+
+    def changed(names: DeviceNames) -> None:
+        gate.update_devices(names.identities, names.users)
+
+    provisioner = DeviceProvisioner(data, devices, provisioned, changed)
+    provisioner.follow_all()
     return HubDeviceFollower(
         devices,
         certificate=identity_file(data),
         verify=partial(_verify, data),
-        changed=lambda names: gate.update_devices(names.identities, names.users),
-        certified=CertifiedDevices(devices, lambda: gate.users),
+        changed=changed,
+        certified=CertifiedDevices(devices, lambda: gate.users, provision=provisioner.provision),
+        provisioner=provisioner,
     )
 
 

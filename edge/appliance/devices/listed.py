@@ -13,10 +13,18 @@ from edge.broker.security import rights
 from edge.broker.security.credentials import CredentialUser
 from edge.broker.security.hub_device_file import FILE, HubDeviceFile, decode_entry, identity_of
 from edge.broker.security.hub_devices import BY_HUB
+from edge.broker.security.provisioned_file import FILE as PROVISIONED_FILE
+from edge.broker.security.provisioned_file import ProvisionedFile
 
 CONFLICT: Final = "conflict"
 """State of a device that was added here and has the name of a device of the hub: the one added here works."""
 DISABLED: Final = "disabled"
+BY_CERTIFICATE: Final = "certificate"
+"""Origin of devices that were let in by their certificates, before the hub knows them."""
+NEW: Final = "new"
+"""State of such a device: the hub is told when it is there."""
+REFUSED: Final = "refused"
+"""State of such a device that the hub has refused."""
 IN_FORCE: Final = "ok"
 
 
@@ -57,6 +65,30 @@ def hub_devices(data: Path) -> dict[str, HubDeviceRow]:
             entry = decode_entry(stored.entry)
             found[name] = HubDeviceRow(name, stored.tenant, entry, entry.enabled and enabled.get(stored.tenant, False))
     return found
+
+
+def provisioned_rows(data: Path) -> list[dict[str, Any]]:
+    """Return the rows of devices that were let in by their certificates, or are refused. Raises CredentialsError."""
+    if not (data / PROVISIONED_FILE).exists():
+        return []
+    owner = hono_tenant = ""
+    if (data / FILE).exists():
+        with HubDeviceFile.open(data) as known:
+            owner, hono_tenant = known.owner(), known.hono_tenant()
+    with ProvisionedFile.open(data) as file:
+        return [
+            {
+                "name": identity_of(each.tenant, each.device, owner, hono_tenant),
+                "origin": BY_CERTIFICATE,
+                "state": REFUSED if each.refused else NEW,
+                "allow": [] if each.refused else list(PROFILES["sensor"]),
+                "tenant": each.tenant,
+                "subject": each.auth_id,
+                **({"reason": each.refused} if each.refused else {}),
+                "secrets": 0,
+            }
+            for each in file.devices()
+        ]
 
 
 def device_rows(users: Mapping[str, CredentialUser], devices: Mapping[str, HubDeviceRow]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.remote import remote_of
 from edge.broker.model.tracing import UNTRACED, Tracer
-from edge.broker.security.certified_devices import UNRECOGNIZED
+from edge.broker.security.certified_devices import UNRECOGNIZED, DeviceCandidate
 
 if TYPE_CHECKING:
     from edge.broker.listeners.ocsp.certificate_status import CertificateStatus
@@ -285,11 +285,37 @@ class Handshakes:
             self._drop_closed()
         certificate = _certificate_of(transport)
         recognized = self._certificates.recognize(certificate) if certificate is not None else UNRECOGNIZED
-        if recognized.identity is not None:
-            self._devices.add(transport)
+        if recognized.candidate is not None:
+            return self._provisioned(transport, recognized.candidate)
         if recognized.by_hub:
-            return self._admitted(transport, recognized.identity)
+            return self._admitted_device(transport, recognized.identity)
         return self._admitted(transport, self._identify(transport.get_extra_info("peercert")))
+
+    def _provisioned(self, transport: TlsTransport, candidate: DeviceCandidate) -> asyncio.Protocol | None:
+        """Return the protocol of a device that is not registered. It waits until the device is let in."""
+        held, known = HeldConnection(), list[bool]()
+        later = False
+
+        def admitted(transport: TlsTransport, *, let_in: bool) -> asyncio.Protocol | None:
+            return self._admitted_device(transport, candidate.identity if let_in else None)
+
+        def decided(let_in: bool) -> None:
+            if later:
+                held.release(partial(admitted, let_in=let_in))
+            else:
+                known.append(let_in)
+
+        self._certificates.provision(candidate, decided)
+        if known:
+            return admitted(transport, let_in=known[0])
+        later = True
+        return held
+
+    def _admitted_device(self, transport: TlsTransport, identity: str | None) -> asyncio.Protocol | None:
+        """Return the protocol of a device; None as its identity: its certificate proves nothing."""
+        if identity is not None:
+            self._devices.add(transport)
+        return self._admitted(transport, identity)
 
     def _admitted(self, transport: TlsTransport, identity: str | None) -> asyncio.Protocol | None:
         admit = self._admit

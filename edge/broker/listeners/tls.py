@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
 from edge.broker.listeners.revocations import ClientRevocations
-from edge.broker.security.certified_devices import UNRECOGNIZED, CertifiedDevices, RecognizedCertificate
+from edge.broker.security.certified_devices import (
+    UNRECOGNIZED,
+    CertifiedDevices,
+    DeviceCandidate,
+    RecognizedCertificate,
+)
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 from edge.broker.security.stamp import Stamp, stamp_of
 
@@ -100,6 +105,13 @@ class Certificates:
     def recognize(self, certificate: bytes) -> RecognizedCertificate:
         """Return what a verified client certificate (DER) proves by the authorities of the hub."""
         return UNRECOGNIZED if self._devices is None else self._devices.recognize(certificate, self._configured)
+
+    def provision(self, candidate: DeviceCandidate, decided: Callable[[bool], None]) -> None:
+        """Let a device in that is not registered; `decided` is called with the outcome, at once or later."""
+        if self._devices is None:
+            decided(False)
+        else:
+            self._devices.provision(candidate, decided)
 
     def follow(self, files: TlsListener) -> None:
         """Apply the revocation list of a changed configuration, and its OCSP."""

@@ -38,6 +38,7 @@ from edge.broker.security.hub_device_file import (
 )
 from edge.broker.security.limits import HUB_DEVICES_BYTES_MAX, HUB_DEVICES_MAX
 from edge.broker.security.password_hashes import salted_hash
+from edge.broker.security.provisioned_devices import ProvisionedDevices
 
 _OFFERS: Final = b'"offers":'
 """Member of the entries of devices with offers; others are not decoded to look."""
@@ -140,8 +141,16 @@ class DeviceIndex:
 class HubDevices:
     """Devices in memory, and their file. `store` and `read` are for a thread; everything else for the loop's one."""
 
-    def __init__(self, data: Path, rules: Iterable[AccessRule], hono_tenant: str | None = None) -> None:
-        """`rules` of every device; `hono_tenant`: tenant of the Hono API. Raises CredentialsError."""
+    def __init__(
+        self,
+        data: Path,
+        rules: Iterable[AccessRule],
+        hono_tenant: str | None = None,
+        provisioned: ProvisionedDevices | None = None,
+    ) -> None:
+        """`rules` of every device; `hono_tenant`: tenant of the Hono API. `provisioned`: devices that the hub does not
+        know yet; None: there are none. Raises CredentialsError."""
+        self._provisioned = provisioned if provisioned is not None else ProvisionedDevices()
         self._rules = tuple(rules)
         self._hono_tenant = hono_tenant or ""
         self._data = data
@@ -213,10 +222,19 @@ class HubDevices:
         """Return the identity of the device with an identifier in its certificate, at a time in UTC seconds; None if it
         is unknown or disabled."""
         device = self._index.subjects.find(tenant, auth_id)
-        entry = self._find(tenant, device) if device is not None else None
+        if device is None:
+            new = self._provisioned.find(tenant, auth_id)
+            return (
+                None if new is None or self._find(tenant, new.device) is None else self.identity_of(tenant, new.device)
+            )
+        entry = self._find(tenant, device)
         if entry is None or not any(each.auth_id == auth_id and each.is_valid(at_s) for each in entry.subjects):
             return None
         return self.identity_of(tenant, entry.device)
+
+    def has_names(self, tenant: str, device: str, auth_id: str) -> bool:
+        """Return whether the hub has given this gateway a device with this id or this identifier in its certificate."""
+        return device in self._index.entries.get(tenant, {}) or self._index.subjects.find(tenant, auth_id) is not None
 
     def identity_of(self, tenant: str, device: str) -> str:
         """Return the identity of a device."""
@@ -354,8 +372,12 @@ class HubDevices:
 
     def _find(self, tenant: str, device: str) -> DeviceEntry | None:
         encoded = self._index.entries.get(tenant, {}).get(device)
-        if encoded is None or not self._index.enabled.get(tenant, False):
+        if not self._index.enabled.get(tenant, False):
             return None
+        if encoded is None:
+            new = self._provisioned.named(tenant, device)
+            counts = new is not None and not new.refused and self._index.subjects.find(tenant, new.auth_id) is None
+            return DeviceEntry(device=device) if counts else None
         try:
             entry = decode_entry(encoded)
         except CredentialsError:

@@ -15,6 +15,20 @@ HUB_DEVICES_MAX: Final = 50_000
 HUB_DEVICES_BYTES_MAX: Final = 48 << 20
 """Bytes of the devices of a hub as they are stored: 50 000 with two passwords each."""
 
+PROVISIONED_HOURLY_MAX: Final = 1_000
+"""Devices of one authority that a gateway lets in by their certificates within an hour, without a registration. A hall
+is put into service within an hour; an authority that was stolen fills a registry in weeks rather than minutes."""
+
+PROVISIONED_MAX: Final = 5_000
+"""Devices that a gateway has let in by their certificates and that the hub has not registered yet, some 2 KiB of memory
+each: a site that is put into service while the hub is away."""
+
+PROVISIONINGS_WAITING_MAX: Final = 64
+"""Connections that wait until their device is on disk as let in, some 10 ms each. Further ones are no devices."""
+
+REFUSED_AGAIN_S: Final = 600.0
+"""Seconds after which a gateway asks the hub again about a refused device that connects: one report of 1 KiB."""
+
 SECRETS_PER_USER_MAX: Final = 4
 """Secrets of one user that are valid now or later: the old one, the new one, and two for a rotation gone wrong. A wrong
 password is verified against each."""

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.x509.oid import NameOID
 
-from bridge.certificate_subjects import SubjectError, apply_template
+from bridge.certificate_subjects import SubjectError, apply_template, provisioned_id
 from bridge.device_pages import TrustAnchor
+from bridge.issued_certificates import ComparableName, comparable_name, has_issued
 
 log = logging.getLogger(__name__)
-
-_Name = tuple[frozenset[tuple[str, str]], ...]
 
 
 class TenantAuthority(NamedTuple):
@@ -32,6 +31,8 @@ class CertificateIssuer(NamedTuple):
     tenant: str
     anchor: TrustAnchor
     auth_id: str
+    device: str
+    """Id of the device if it is registered by the certificate; empty if it cannot be."""
 
 
 class FoundIssuers(NamedTuple):
@@ -43,6 +44,8 @@ class FoundIssuers(NamedTuple):
     """Authorities that have issued it, by tenant."""
     configured: bool = False
     """An authority of `clientCa` has issued it."""
+    common_names: Sequence[str] = ()
+    """Common names in the subject."""
 
 
 class TrustedAuthorities:
@@ -50,12 +53,12 @@ class TrustedAuthorities:
 
     def __init__(self, anchors: Mapping[str, Sequence[TrustAnchor]]) -> None:
         """`anchors` by tenant; one that cannot be read is left out, and logged."""
-        self._by_name: dict[_Name, list[TenantAuthority]] = {}
+        self._by_name: dict[ComparableName, list[TenantAuthority]] = {}
         for tenant in sorted(anchors):
             for anchor in anchors[tenant]:
                 try:
                     certificate = x509.load_der_x509_certificate(anchor.certificate)
-                    name = _comparable(certificate.subject)
+                    name = comparable_name(certificate.subject)
                 except (ValueError, UnsupportedAlgorithm) as error:
                     log.warning(
                         "authority %s of tenant %s cannot be read, and is not trusted: %s", anchor.id, tenant, error
@@ -71,45 +74,24 @@ class TrustedAuthorities:
     def issuers_of(self, certificate: bytes, configured: Iterable[bytes]) -> FoundIssuers:
         """Return the authorities that have issued a certificate (DER). `configured`: see `FoundIssuers.configured`."""
         shown = x509.load_der_x509_certificate(certificate)
-        known = self._by_name.get(_comparable(shown.issuer))
+        known = self._by_name.get(comparable_name(shown.issuer))
         if known is None:
             return FoundIssuers(named=False)
-        local = any(_has_issued(x509.load_der_x509_certificate(each), shown) for each in configured)
-        issuers = []
-        for each in known:
-            if _has_issued(each.certificate, shown):
-                try:
-                    auth_id = apply_template(each.anchor.auth_id_template, shown.subject)
-                except SubjectError as error:
-                    log.info("a certificate of authority %s of tenant %s: %s", each.anchor.id, each.tenant, error)
-                    continue
-                issuers.append(CertificateIssuer(each.tenant, each.anchor, auth_id))
-        return FoundIssuers(True, issuers, local)
+        local = any(has_issued(x509.load_der_x509_certificate(each), shown) for each in configured)
+        issuers = [issuer for each in known if (issuer := _issuer(each, shown)) is not None]
+        names = [str(each.value) for each in shown.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        return FoundIssuers(True, issuers, local, names)
 
 
-def _comparable(name: x509.Name) -> _Name:
-    """Return a name in a form that is equal wherever OpenSSL takes two names for the same (RFC 5280 section 7.1): else
-    a certificate could pass the handshake by an authority that is not found here."""
-    return tuple(
-        frozenset((each.oid.dotted_string, " ".join(str(each.value).split()).casefold()) for each in part)
-        for part in name.rdns
-    )
-
-
-def _has_issued(issuer: x509.Certificate, shown: x509.Certificate) -> bool:
-    """Return whether the key of an authority has signed a certificate. Names are compared before, as two types of text
-    in them are the same name."""
-    key, algorithm = issuer.public_key(), shown.signature_algorithm_parameters
+def _issuer(known: TenantAuthority, shown: x509.Certificate) -> CertificateIssuer | None:
+    """Return what an authority makes of a certificate; None if it has not issued it, or no identifier."""
+    tenant, anchor, certificate = known
+    if not has_issued(certificate, shown):
+        return None
     try:
-        if isinstance(key, rsa.RSAPublicKey) and isinstance(algorithm, padding.PKCS1v15 | padding.PSS):
-            used = shown.signature_hash_algorithm
-            if used is None:
-                return False
-            key.verify(shown.signature, shown.tbs_certificate_bytes, algorithm, used)
-        elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(algorithm, ec.ECDSA):
-            key.verify(shown.signature, shown.tbs_certificate_bytes, algorithm)
-        else:
-            shown.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
+        auth_id = apply_template(anchor.auth_id_template, shown.subject)
+        device = provisioned_id(tenant, anchor.device_id_template, shown.subject) if anchor.provisions else ""
+    except SubjectError as error:
+        log.info("a certificate of authority %s of tenant %s: %s", anchor.id, tenant, error)
+        return None
+    return CertificateIssuer(tenant, anchor, auth_id, device)

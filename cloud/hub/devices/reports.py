@@ -1,0 +1,117 @@
+"""Reports of gateways about devices that they have let in by themselves: decided in the registry, one after the other.
+
+A report has its answer once the decision is on disk. If the hub or the registry ends before, the gateway sends it
+again, and the decision is the same. Runs on the event loop; the registry work runs in a thread with a connection of its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+
+from bridge.device_reports import DeviceReport
+from bridge.periodic_task import end_task
+from cloud.hub.devices.provisioning import counts_now, describing
+from cloud.hub.devices.service import devices_max
+from cloud.hub.groups import Key
+from cloud.hub.registry.certificate_registrations import CertificateRegistrations, ProvisionRefused
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_targets import SelectorsFull
+from cloud.hub.registry.devices import DevicesFull
+from cloud.hub.registry_thread import RegistryThread, database_of
+from cloud.hub.tenants import Tenants
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 2.0
+"""Seconds after which a report is tried again that the registry could not take."""
+
+Answer = Callable[[str | None], None]
+"""Takes why the registry refuses the device; None if it has it."""
+
+
+class _WaitingReport(NamedTuple):
+    gateway: Key
+    report: DeviceReport
+    answer: Answer
+
+
+class GatewayDeviceReports:
+    """Reports of all gateways of one hub. `open`, later `close`."""
+
+    def __init__(self, registry: sa.URL, quotas: Tenants) -> None:
+        self.trouble: str | None = None
+        """Reason why reports cannot be stored now; None if they can."""
+        self._thread = RegistryThread("device-reports", database_of(registry))
+        self._quotas = quotas
+        self._waiting: deque[_WaitingReport] = deque()
+        self._arrived = asyncio.Event()
+        self._deciding: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the registry, and start to decide. Raises `RegistryError`."""
+        await self._thread.open()
+        self._deciding = asyncio.get_running_loop().create_task(self._decide_all(), name="reports about devices")
+
+    async def close(self) -> None:
+        """Close the registry; reports without an answer come again. Idempotent."""
+        deciding, self._deciding = self._deciding, None
+        await end_task(deciding)
+        await self._thread.close()
+
+    def reported(self, gateway: Key, report: DeviceReport, answer: Answer) -> None:
+        """Queue a report of a gateway; `answer` is called later."""
+        self._waiting.append(_WaitingReport(gateway, report, answer))
+        self._arrived.set()
+
+    async def _decide_all(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                if await self._decide(self._waiting[0]):
+                    self._waiting.popleft()
+                else:
+                    await asyncio.sleep(RETRY_S)
+
+    async def _decide(self, waiting: _WaitingReport) -> bool:
+        """Decide about a report and answer it; return False if the registry cannot be used now."""
+        why: str | None = None
+        try:
+            name = await self._thread.run(partial(self._settle, waiting.gateway, waiting.report))
+        except RegistryError as error:
+            if self.trouble is None:
+                log.warning("reports of gateways about devices cannot be stored yet, retrying: %s", error)
+            self.trouble = str(error)
+            return False
+        except (ProvisionRefused, DevicesFull, SelectorsFull) as error:
+            why = str(error)
+            about = (waiting.gateway[1], waiting.report.devices_of)
+            log.info("gateway %s: a device of tenant %s is refused: %s", *about, why)
+        except Exception:  # of one report: the others are decided
+            log.exception("gateway %s: a report about a device cannot be decided: internal error", waiting.gateway[1])
+            why = "internal error of the hub"
+        else:
+            log.info("gateway %s has device %s of tenant %s", waiting.gateway[1], name, waiting.report.devices_of)
+        self.trouble = None
+        try:
+            waiting.answer(why)
+        except Exception:  # of one gateway: the others get their answers
+            log.exception("gateway %s: a report about a device cannot be answered", waiting.gateway[1])
+        return True
+
+    def _settle(self, gateway: Key, report: DeviceReport, database: Database) -> str:
+        """Register a device; return its id. Runs on the thread."""
+        registrations = CertificateRegistrations(database, partial(devices_max, self._quotas))
+        now = datetime.datetime.fromtimestamp(database.transaction(database.now_us) / 1e6, datetime.UTC)
+        is_valid = partial(counts_now, now=now)
+        return registrations.settle(gateway, report.devices_of, describing(report.certificate), is_valid)

@@ -1,0 +1,221 @@
+"""Gateways that let devices in by certificate, and the registry that they tell: real files, without processes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from bridge.device_reports import REPORTS_MAX, DeviceReport
+from cloud.hub.devices.documents import read_registration
+from cloud.hub.devices.pages import make_page, read_cursor
+from cloud.hub.devices.provisioning import counts_now, describing
+from cloud.hub.devices.tenants import read_tenant
+from cloud.hub.registry.certificate_registrations import CertificateRegistrations, ProvisionRefused
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.device_changes import DeviceChanges
+from cloud.hub.registry.device_tenants import DeviceTenants, TenantChange
+from cloud.hub.registry.devices import CredentialRow, DevicesFull, NewDeviceRow, RegisteredDevices, TenantLimits
+from cloud.hub.registry.opening import open_registry
+from edge.appliance.devices.provisioning import DeviceProvisioner, load_provisioned
+from edge.broker.security.certified_devices import CertifiedDevices
+from edge.broker.security.hub_devices import HubDevices
+from tests.support.device_certificates import DeviceCertificate
+
+OWNER: Final = "acme"
+REGISTRY: Final = "r"
+NOW_US: Final = 1_800_000_000_000_000
+BY_COMMON_NAME: Final = {"auto-provisioning-device-id-template": "{{subject-cn}}"}
+
+
+def any_revision(_there: int | None) -> None:
+    """Accept every revision."""
+
+
+class ProvisioningRegistry:
+    """Registry with one tenant of devices, and its hub's decisions."""
+
+    def __init__(self, url: sa.URL, devices_max: int = 1_000) -> None:
+        self.database: Database = open_registry(url).database
+        self.tenants, self.devices = DeviceTenants(self.database), RegisteredDevices(self.database)
+        self.changes = DeviceChanges(self.database)
+        self.registrations = CertificateRegistrations(self.database, lambda _tenant: devices_max)
+        self.now_us = NOW_US
+
+    def trust(self, *authorities: dict[str, Any], enabled: bool = True, tenant: str = OWNER) -> None:
+        self.put({"enabled": enabled, "trusted-ca": authorities}, tenant)
+
+    def put(self, document: dict[str, Any], tenant: str = OWNER) -> None:
+        """Replace the document of a tenant."""
+        self.now_us += 1
+        wanted = read_tenant(json.dumps(document).encode())
+        self.tenants.put(TenantChange(tenant, wanted.text, wanted.anchors, self.now_us, "ann"), OWNER, 9, any_revision)
+
+    def register(self, device: str, auth_id: str, *gateways: str, **more: Any) -> None:
+        """Add a device, as an operator does."""
+        self.now_us += 1
+        document, links = read_registration(json.dumps({"ext": {"waypost": {"gateways": gateways}}, **more}).encode())
+        self.devices.add(
+            NewDeviceRow(OWNER, device, document, links, self.now_us, "ann"), TenantLimits(None, lambda _: 99)
+        )
+        self.set_credentials(device, auth_id)
+
+    def set_credentials(self, device: str, auth_id: str, *, enabled: bool = True) -> None:
+        stored = {"type": "x509-cert", "auth_id": auth_id, "enabled": enabled, "secrets": [{"id": "one"}]}
+        row = CredentialRow("x509-cert", auth_id, json.dumps(stored))
+        self.devices.set_credentials(OWNER, device, lambda _known, _rows: [row], any_revision)
+
+    def replace(self, device: str, **document: Any) -> None:
+        """Replace the registration of a device, with what it has unless `document` has another value."""
+        self.now_us += 1
+        there = {**self.document(device), **document}
+        text, links = read_registration(json.dumps(there).encode())
+        self.devices.replace(NewDeviceRow(OWNER, device, text, links, self.now_us, "ann"), any_revision)
+
+    def document(self, device: str) -> dict[str, Any]:
+        return dict(json.loads(self.devices.get(OWNER, device).document))
+
+    def gateways(self, device: str) -> list[str]:
+        return list(self.document(device)["ext"]["waypost"]["gateways"])
+
+    def decide(self, gateway: str, certificate: bytes, tenant: str = OWNER) -> str:
+        """Return the id of a device that a gateway has let in. Raises `ProvisionRefused`, `DevicesFull`."""
+        now = datetime.datetime.now(datetime.UTC)
+        is_valid = partial(counts_now, now=now)
+        return self.registrations.settle((OWNER, gateway), tenant, describing(certificate), is_valid)
+
+
+class ReportQueue:
+    """Reports of a gateway on their way to the hub (`bridge.reports.Reports`)."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[DeviceReport, Callable[[str | None], None]]] = deque()
+        self.attach: Callable[[], None] = lambda: None
+
+    @property
+    def devices(self) -> ReportQueue:
+        return self
+
+    @property
+    def credit(self) -> int:
+        return REPORTS_MAX - len(self.waiting)
+
+    def begin_devices(self, report: Callable[[], None]) -> None:
+        self.attach = report
+
+    def report_device(self, report: DeviceReport, decided: Callable[[str | None], None]) -> None:
+        self.waiting.append((report, decided))
+
+
+class ProvisioningGateway:
+    """Gateway of the registry's owner."""
+
+    def __init__(self, folder: Path, name: str, registry: ProvisioningRegistry) -> None:
+        self.folder, self.name, self.registry = folder, name, registry
+        self.users: set[str] = set()
+        self.now_s = NOW_US / 1e6
+        self.disconnected: list[str] = []
+        self.loop = asyncio.new_event_loop()
+        self.start()
+
+    def start(self) -> None:
+        self.reports = ReportQueue()
+        provisioned = load_provisioned(self.folder)
+        self.devices = HubDevices(self.folder, (), None, provisioned)
+        self.provisioner = DeviceProvisioner(
+            self.folder,
+            self.devices,
+            provisioned,
+            lambda names: self.disconnected.extend(names.identities),
+            lambda: self.now_s,
+        )
+        self.run(self.provisioner.follow_all)
+        self.provisioner.tell(self.reports)  # type: ignore[arg-type]
+        self.certified = CertifiedDevices(
+            self.devices, lambda: self.users, lambda: self.now_s, self.provisioner.provision
+        )
+        self.provisioned = provisioned
+
+    def stop(self) -> None:
+        self.loop.run_until_complete(self.provisioner.stop())
+        self.devices.close()
+
+    def close(self) -> None:
+        self.stop()
+        self.loop.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Call on the loop, and finish what it writes."""
+
+        async def done() -> None:
+            call()
+            await self.provisioner.finish()
+
+        self.loop.run_until_complete(done())
+
+    def connect(self, shown: DeviceCertificate) -> str | None:
+        """Return the identity of a client with a certificate; None if it is none."""
+        found = self.certified.recognize(shown.der)
+        if found.candidate is None:
+            return found.identity
+        candidate, decided = found.candidate, list[bool]()
+        self.run(lambda: self.certified.provision(candidate, decided.append))
+        assert len(decided) == 1
+        return candidate.identity if decided[0] else None
+
+    def known(self, shown: DeviceCertificate) -> str | None:
+        """Return the identity of a certificate without letting a device in."""
+        return self.certified.recognize(shown.der).identity
+
+    def page(self, rows: int = 100) -> bool:
+        """Take the next page of the hub; return False if there is none."""
+        held = self.devices.cursor
+        found = self.registry.changes.read((OWNER, self.name), read_cursor(held, REGISTRY), rows)
+        if found.changes is None:
+            return False
+        fitted = self.devices.fit(make_page((OWNER, self.name), found.changes, held).page)
+        applied = self.devices.store(fitted)
+
+        def take() -> None:
+            self.devices.take(fitted, applied)
+            self.provisioner.follow(fitted.page)
+            self.certified.follow()
+
+        self.run(take)
+        return True
+
+    def pages(self) -> None:
+        while self.page():
+            pass
+
+    def decide(self) -> str | None:
+        """Let the hub decide about the next report; return the reason of a refusal."""
+        report, decided = self.reports.waiting.popleft()
+        why: str | None = None
+        try:
+            self.registry.decide(self.name, report.certificate, report.devices_of)
+        except (ProvisionRefused, DevicesFull) as error:
+            why = str(error)
+        self.run(lambda: decided(why))
+        return why
+
+    def settle(self) -> None:
+        """Connect to the hub, and exchange everything."""
+        self.run(self.reports.attach)
+        for _ in range(50):
+            while self.reports.waiting:
+                self.decide()
+            if not self.page() and not self.reports.waiting:
+                return
+        raise AssertionError("reports or pages without end")
