@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from docs.generate import markdown, source
 
 FILE: Final = "docs/generate/errors.toml"
-FOLDERS: Final = ("edge", "cloud", "images")
+FOLDERS: Final = ("edge", "cloud", "images", "simulator")
 """Packages with modules that raise errors with a code."""
 RAISED: Final = frozenset({"CommandError", "show_error"})
 """Names that are called with `error=`."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from docs.generate import markdown, source
 
-FOLDERS: Final = ("bridge", "edge", "cloud", "spark", "images")
+FOLDERS: Final = ("bridge", "edge", "cloud", "spark", "images", "simulator")
 
 
 class Limit(NamedTuple):

@@ -16,6 +16,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "errors": errors.page,
     "gateway-resources": resources.gateway_page,
     "hub-configuration": resources.hub_page,
+    "simulation": resources.simulation_page,
     "limits": limits.page,
     "metrics": metrics.page,
     "problems": problems.page,

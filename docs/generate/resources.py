@@ -161,3 +161,10 @@ def hub_page() -> str:
     from cloud.hub.configuration import KINDS  # noqa: PLC0415 - one page needs one program's packages
 
     return page(KINDS, "hub")
+
+
+def simulation_page() -> str:
+    """Return the reference of the file of a simulation."""
+    from simulator.kinds import KINDS  # noqa: PLC0415 - one page needs one program's packages
+
+    return page(KINDS, "simulation")

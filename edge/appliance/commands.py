@@ -70,7 +70,9 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "report": LazyCommand("spark.cli:report", "Draw the report of a lake.", "spark"),
         "receipt": LazyCommand("edge.appliance.receipts.cli:receipt", "Verify receipts of landed messages.", "edge"),
         "prove": LazyCommand("cloud.proof.cli:prove", "Prove that a lake has every message.", "cloud"),
-        "simulate": LazyCommand("edge.appliance.simulator.cli:simulate", "Simulate a device.", "edge"),
+        "simulate": LazyCommand(
+            "simulator.measuring.cli:simulate", "Run a device that measures this machine.", "simulator"
+        ),
     },
     "Cards": {
         "image": LazyCommand("images.cli:image", "Build a gateway to install.", "images"),
@@ -92,6 +94,13 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
     },
 }
 """Commands by the section of `waypost --help`."""
+
+PARTS: Final[dict[str, dict[str, LazyCommand]]] = {
+    "device": {
+        "simulate": LazyCommand("simulator.cli:simulate", "Simulate thousands of devices, from one file.", "simulator"),
+    },
+}
+"""Commands of a group that are in another package than the group."""
 
 HIDDEN: Final[dict[str, LazyCommand]] = {
     "first-boot": LazyCommand(

@@ -14,7 +14,6 @@ GONE_IN: Final = "0.3"
 RENAMED: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("edge",): (),
     ("edge", "trace"): ("client", "trace"),
-    ("device", "simulate"): ("simulate",),
     ("fleet",): ("gateway",),
     ("fleet", "token"): ("token",),
     ("fleet", "config"): ("config",),

@@ -119,7 +119,7 @@ def check_landed(fleet: CampaignFleet, outcomes: dict[str, Any]) -> None:
         landed: dict[str, set[int]] = {}
         for device, address, body in read_columns(fleet.lake, "telemetry", "device", "address", "body"):
             if address.endswith("/t"):
-                landed.setdefault(device, set()).add(json.loads(body)["n"])
+                landed.setdefault(device, set()).add(json.loads(body)["seq"])
         return sum(len(set(range(each["acked"])) - landed.get(name, set())) for name, each in outcomes.items())
 
     wait_until(lambda: not missing(), timeout_s=LANDED_S, what="all acknowledged readings are in the lake", every_s=5.0)
@@ -139,7 +139,8 @@ def compare(outcomes: dict[str, Any], idle: tuple[Window, ...], campaign: Window
 
 def describe(outcomes: dict[str, Any], campaign: Window, fetched: dict[str, int]) -> str:
     """Return a line about a run."""
-    ended = Counter(each["states"][-1] for each in outcomes.values())
+    last = ("healthy", "rolled-back")
+    ended = Counter(state for each in outcomes.values() for state in last if state in each["states"])
     sums = {what: sum(each[what] for each in outcomes.values()) for what in ("acked", "resets", "lost", "repeated")}
     link = f"{min(fetched.values())} to {max(fetched.values())} bytes to a gateway"
     return f"{len(outcomes)} devices in {campaign.end - campaign.begin:.0f} s: {dict(ended)}, {sums}, {link}"

@@ -21,9 +21,10 @@ import pytest
 
 from cloud.hub.peers import DEFAULT_TENANT
 from edge.broker.security.hub_device_file import FILE, HubDeviceFile
+from simulator.links import DeviceLinkFault, LinkLogin, LinkLost, LinkPlace
+from simulator.mqtt_link import MqttLink
 from tests.support.bulk_devices import SECRET_ID, hashed_password, register_many
 from tests.support.device_fleet import DeviceFleet, stored
-from tests.support.mqtt_link import LinkLost, MqttLink
 from tests.support.processes import Waypost, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
@@ -38,8 +39,6 @@ THREADS: Final = 4
 OLD, NEW = "the-old-password", "the-new-password"
 SAMPLE: Final = 50
 ARRIVE_S: Final = 900.0
-REFUSED: Final = 5
-"""Code of CONNACK of MQTT 3.1.1: not authorized."""
 
 
 def name_of(number: int) -> str:
@@ -92,23 +91,26 @@ class ConnectedDevice:
 
 
 async def logged_in(port: int, name: str, password: str, client: str = "") -> MqttLink:
-    """Connect. `client`: its identifier, if it is not the name. Raises PermissionError if the password is refused; a
-    busy gateway is asked again."""
+    """Connect. `client`: its identifier, if it is not the name. Raises LinkLost; a busy gateway is asked again."""
+    place, login = LinkPlace("127.0.0.1", port), LinkLogin(client or name, name, password)
     while True:
         try:
-            return await MqttLink.open(port, client or name, password, lambda _topic, _body: None, user=name)
-        except PermissionError as refused:
-            if refused.args == (REFUSED,):
+            return await MqttLink.open(place, login, lambda *_: None)
+        except LinkLost as lost:
+            if lost.fault is not DeviceLinkFault.BUSY:
                 raise
         await asyncio.sleep(0.5)
 
 
 async def is_accepted(port: int, name: str, password: str) -> bool:
     """Log in with another client identifier than the device's own; return whether that is accepted."""
-    with contextlib.suppress(PermissionError):
+    try:
         (await logged_in(port, name, password, f"{name}-again")).cut()
-        return True
-    return False
+    except LinkLost as lost:
+        if lost.fault is not DeviceLinkFault.LOGIN_REFUSED:
+            raise
+        return False
+    return True
 
 
 class Rotation:

@@ -108,12 +108,14 @@ MADE = {
     "lake detect OUT.csv", "init --data", "run --data", "hub run --data", "hub run --lake",
     "apply --data", "flash [DEVICE]…", "hub backup FILE", "hub restore --data", "hub restore --lake",
     "replace export FILE", "replace import --data", "image configure [FILE]", "import --filename",
+    "device simulate --credentials",
 }  # fmt: skip
 """Options, or options of a command, that name output of the command."""
 FOUND = {
     "report --facts": "the lake is looked at first",
     "image configure --base": "it goes with a CSV, which is read first",
     "diff --data": "`apply` would make it",
+    "device simulate --register-gateway": "it goes with FILE, which is read first",
     "doctor --data": "it is a finding",
     "--root": "of the machine: tests alone have another one, and a machine has none of what is below at first",
 }
@@ -186,7 +188,7 @@ def test_root_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_launcher_installs_what_a_command_needs(name: str) -> None:
-    package = {"edge": "gateway", "cloud": "hub", "spark": "analytics", "images": "images"}
+    package = {"edge": "gateway", "cloud": "hub", "spark": "analytics", "images": "images", "simulator": "gateway"}
     assert PackageSet(package[COMMANDS[name].extra]) in sets_of([name])
 
 

@@ -35,7 +35,10 @@ STEPS = [
     "cloud/console",
 ]
 """The path of one reading, in order."""
-FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "firmware_examples", "tests", ".ci")
+FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "simulator", "firmware_examples", "tests", ".ci")
+
+OTHER_KINDS = re.compile(r"^ *kind: (Hub|Simulation)$", re.MULTILINE)
+"""Kinds of other programs than the gateway."""
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
@@ -108,9 +111,9 @@ def test_commands_in_the_text_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_example_configurations_are_valid(page: Path) -> None:
-    """Blocks of ``yaml`` with an ``apiVersion`` are valid resources of a gateway, except those of kind `Hub`."""
+    """Blocks of ``yaml`` with an ``apiVersion`` are valid resources of a gateway, except other programs' kinds."""
     for language, block in BLOCK.findall(page.read_text()):
-        if language == "yaml" and "apiVersion" in block and "kind: Hub" not in block:
+        if language == "yaml" and "apiVersion" in block and not OTHER_KINDS.search(block):
             written = block if "kind: Gateway" in block else f"{block}---\n{ENROLLED}"
             resources = parse.parse(KINDS, written, name(page))
             assert resources

@@ -21,7 +21,7 @@ from tests.demo.cli import FOLDER
 from tests.support.checkout import ROOT, files, modules, texts
 from tests.support.ownership import Program, import_circles, is_refused
 
-PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
+PACKAGES = ("bridge", "edge", "cloud", "spark", "images", "simulator")
 """Import packages, exactly those in the wheel."""
 LOCKS = tuple(
     f"requirements{part}.lock" for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-jre", "-docs")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "firmware_examples", "launcher", "docs", "tests")
+FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "simulator", "firmware_examples", "launcher", "docs", "tests")
 OPENINGS = re.compile(r"(What|Of|Who|Whose|Those|Whether|So many|How|Nobody|Others?)\b")
 """A docstring opens with a verb or a noun phrase."""
 INSTEAD = {

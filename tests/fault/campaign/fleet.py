@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Self
 
 from tests.demo.ports import free_ports
-from tests.fault.campaign.device import FleetDevicePlan
+from tests.fault.campaign.plans import CampaignPlan
 from tests.support.artefacts import KEY, sealed
 from tests.support.bulk_devices import register_many
 from tests.support.command import run_waypost
@@ -106,14 +106,14 @@ class CampaignFleet(DeviceFleet):
             assert hub.send("PUT", path, content, "application/octet-stream").status == 200
         assert hub.send("POST", "artefacts/blinker/1.2.0/complete").status == 200
 
-    def register_all(self) -> list[FleetDevicePlan]:
+    def register_all(self) -> list[CampaignPlan]:
         """Register the devices, half of which update over HTTP; return their plans."""
         plans = []
         for number in range(self.size.devices):
             gateway = self.gateways[self.names[number % len(self.names)]]
             chance = random.Random(number)
             plans.append(
-                FleetDevicePlan(
+                CampaignPlan(
                     name=f"d{number:04}",
                     password=PASSWORD,
                     mqtt=gateway.port("mqtt"),
@@ -135,7 +135,7 @@ class CampaignFleet(DeviceFleet):
 class DeviceProcess:
     """Process with a part of the devices."""
 
-    def __init__(self, folder: Path, number: int, plans: Sequence[FleetDevicePlan]) -> None:
+    def __init__(self, folder: Path, number: int, plans: Sequence[CampaignPlan]) -> None:
         self._result = folder / f"devices-{number}.json"
         self._log = (folder / f"devices-{number}.log").open("w+")
         command = [sys.executable, "-m", "tests.fault.campaign.worker"]
@@ -171,7 +171,7 @@ class DeviceProcess:
 class RunningDevices(contextlib.ExitStack):
     """All devices of a run, in some processes."""
 
-    def __init__(self, folder: Path, plans: Sequence[FleetDevicePlan], processes: int) -> None:
+    def __init__(self, folder: Path, plans: Sequence[CampaignPlan], processes: int) -> None:
         super().__init__()
         self._processes = [DeviceProcess(folder, number, plans[number::processes]) for number in range(processes)]
         for each in self._processes:

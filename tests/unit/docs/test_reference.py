@@ -29,6 +29,7 @@ from edge.appliance.commands import COMMANDS
 from edge.appliance.loading import load
 from edge.configuration.kinds import KINDS
 from launcher.__main__ import IN_CHECKOUT
+from simulator.kinds import KINDS as SIMULATION_KINDS
 
 DOCS = source.ROOT / "docs"
 
@@ -64,7 +65,9 @@ class TestCommands:
 
 
 class TestResources:
-    @pytest.mark.parametrize(("kinds", "prefix"), [(KINDS, "gateway"), (HUB_KINDS, "hub")], ids=["gateway", "hub"])
+    @pytest.mark.parametrize(
+        ("kinds", "prefix"), [(KINDS, "gateway"), (HUB_KINDS, "hub"), (SIMULATION_KINDS, "simulation")]
+    )
     def test_every_field_has_a_meaning(self, kinds: resources.ResourceKinds, prefix: str) -> None:
         shown = {part.__name__: list(resources.rows_of(part, prefix)) for part in resources.parts_of(kinds)}
         schema = json_schema(kinds)["definitions"]

@@ -13,10 +13,10 @@ import pytest
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
-from edge.appliance.simulator.amqp import AmqpDevice
-from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
-from edge.appliance.simulator.journal import SimulatorJournal
-from edge.appliance.simulator.outbox import DeviceOutbox
+from simulator.measuring.amqp import AmqpDevice
+from simulator.measuring.device import SimulatedDevice, SimulatorSettings
+from simulator.measuring.journal import SimulatorJournal
+from simulator.outbox import DeviceOutbox
 from tests.support.processes import free_port
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
-from edge.appliance.simulator.journal import SimulatorJournal
-from edge.appliance.simulator.outbox import DeviceOutbox
+from simulator.measuring.device import SimulatedDevice, SimulatorSettings
+from simulator.measuring.journal import SimulatorJournal
+from simulator.outbox import DeviceOutbox
 
 
 def make(path: Path | None, *, count: int | None = None, capacity: int = 10) -> SimulatedDevice:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
-from edge.appliance.simulator.journal import SimulatorJournal
-from edge.appliance.simulator.mqtt import MqttDevice
-from edge.appliance.simulator.outbox import DeviceOutbox
+from simulator.measuring.device import SimulatedDevice, SimulatorSettings
+from simulator.measuring.journal import SimulatorJournal
+from simulator.measuring.mqtt import MqttDevice
+from simulator.outbox import DeviceOutbox
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # amqtt leaves transports of broken connections

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from edge.appliance.simulator.outbox import DeviceOutbox, SimulatedReading
+from simulator.outbox import DeviceOutbox, SimulatedReading
 
 CAPACITY = 8
 

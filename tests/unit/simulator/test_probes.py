@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.appliance.simulator.probes import KINDS, ProbeError, ProbeRates, make_probe
+from simulator.measuring.probes import KINDS, ProbeError, ProbeRates, make_probe
 
 HERE = [kind for kind in KINDS if kind != "temperature"]
 

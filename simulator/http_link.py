@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 from typing import Final
 
-from tests.support.mqtt_link import LinkLost
+from simulator.links import DeviceLinkFault, LinkLogin, LinkLost, LinkPlace
 
 ANSWER_S: Final = 60.0
 
@@ -14,9 +15,10 @@ ANSWER_S: Final = 60.0
 class HttpLink:
     """Connection of one device to its gateway. Methods raise `LinkLost`."""
 
-    def __init__(self, port: int, user: str, password: str) -> None:
-        self._port = port
-        self._login = base64.b64encode(f"{user}:{password}".encode()).decode()
+    def __init__(self, place: LinkPlace, login: LinkLogin) -> None:
+        self._place = place
+        user = login.user or login.device
+        self._login = base64.b64encode(f"{user}:{login.password}".encode()).decode()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -31,15 +33,21 @@ class HttpLink:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask(method, path, body, fields)
-        except (OSError, EOFError, TimeoutError, ValueError) as error:
-            self.close()
-            raise LinkLost(f"{type(error).__name__}: {error}") from None
+        except TimeoutError:
+            fault, words = DeviceLinkFault.NO_ANSWER, ""
+        except ssl.SSLCertVerificationError as error:
+            fault, words = DeviceLinkFault.NOT_TRUSTED, error.verify_message
+        except (OSError, EOFError, ValueError) as error:
+            fault, words = DeviceLinkFault.CLOSED, f"{type(error).__name__}: {error}"
+        self.close()
+        raise LinkLost(fault, words)
 
     async def _ask(self, method: str, path: str, body: bytes, fields: dict[str, str]) -> tuple[int, bytes]:
+        host, port, tls = self._place
         if self._reader is None or self._writer is None or self._writer.is_closing() or self._reader.at_eof():
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+            self._reader, self._writer = await asyncio.open_connection(host, port, ssl=tls)
         given = {
-            "Host": f"127.0.0.1:{self._port}",
+            "Host": f"{host}:{port}",
             "Authorization": f"Basic {self._login}",
             "Content-Length": str(len(body)),
             **({"Content-Type": "application/json"} if body else {}),

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass
 
 from bridge.hidden import hides
-from edge.appliance.simulator.journal import SimulatorJournal
-from edge.appliance.simulator.outbox import DeviceOutbox, SimulatedReading
-from edge.appliance.simulator.probes import Probe
+from simulator.measuring.journal import SimulatorJournal
+from simulator.measuring.probes import Probe
+from simulator.outbox import DeviceOutbox, SimulatedReading
 
 log = logging.getLogger(__name__)
 

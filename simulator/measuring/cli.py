@@ -1,4 +1,4 @@
-"""`waypost simulate`: simulate a device that measures this machine."""
+"""`waypost simulate`: run a device that measures this machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
-from edge.appliance.simulator.journal import SimulatorJournal
-from edge.appliance.simulator.outbox import DeviceOutbox
-from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
 from edge.output.errors import CommandError, Exit
 from edge.output.password import read_password
 from edge.output.terminal import say
 from edge.output.text import word
+from simulator.measuring.device import SimulatedDevice, SimulatorSettings
+from simulator.measuring.journal import SimulatorJournal
+from simulator.measuring.probes import KINDS, ProbeError, make_probe
+from simulator.outbox import DeviceOutbox
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ def simulate(
     password_stdin: bool,
     journal_path: Path | None,
 ) -> None:
-    """Simulate a device. It measures this machine, and delivers each reading at least once.
+    """Run a device that measures this machine.
+
+    It delivers each reading at least once.
 
     While the gateway is unreachable readings wait in the device; each is sent until it is acknowledged. SIGTERM ends
     the measuring; the remaining readings are delivered. Exit code 1 when readings remain or were dropped, 3 when no
@@ -128,7 +130,7 @@ def _undelivered_error(simulated: SimulatedDevice, url: str) -> CommandError:
 
 
 def _run_mqtt(simulated: SimulatedDevice) -> None:
-    from edge.appliance.simulator.mqtt import MqttDevice  # amqtt takes half a second to import
+    from simulator.measuring.mqtt import MqttDevice  # amqtt takes half a second to import
 
     async def main() -> None:
         running = MqttDevice(simulated)
@@ -140,7 +142,7 @@ def _run_mqtt(simulated: SimulatedDevice) -> None:
 
 
 def _run_amqp(simulated: SimulatedDevice) -> None:
-    from edge.appliance.simulator.amqp import AmqpDevice
+    from simulator.measuring.amqp import AmqpDevice
 
     running = AmqpDevice(simulated)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -27,7 +27,7 @@ from amqtt.errors import (
 )
 from amqtt.mqtt.constants import QOS_1
 
-from edge.appliance.simulator.device import (
+from simulator.measuring.device import (
     ACKNOWLEDGEMENT_TIMEOUT_S,
     RECONNECT_DELAY_S,
     RECONNECT_DELAY_S_MAX,

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from edge.appliance.simulator.outbox import DeviceOutbox
+from simulator.outbox import DeviceOutbox
 
 
 class SimulatorJournal:

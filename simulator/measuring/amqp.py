@@ -13,7 +13,7 @@ from proton import Message
 from proton.handlers import MessagingHandler
 from proton.reactor import AtLeastOnce, Container
 
-from edge.appliance.simulator.device import (
+from simulator.measuring.device import (
     ACKNOWLEDGEMENT_TIMEOUT_S,
     RECONNECT_DELAY_S,
     RECONNECT_DELAY_S_MAX,

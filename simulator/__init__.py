@@ -1,0 +1,1 @@
+"""Simulated devices: one that measures this machine (`waypost simulate`), or thousands (`waypost device simulate`)."""
