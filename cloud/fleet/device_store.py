@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cloud.hub.devices.credentials import WantedCredentials
     from cloud.hub.registry.device_tenants import DeviceTenantRow
     from cloud.hub.registry.devices import CredentialRow, NewDeviceRow, RegisteredDevices
+    from cloud.hub.registry.local_devices import LocalDevices
     from cloud.hub.tenants import Tenants
 
 API: Final = "/v1/"
@@ -59,6 +60,9 @@ class DeviceStore(Protocol):
 
     def find(self, filters: list[dict[str, Any]], gateways: bool | None) -> Iterator[dict[str, Any]]:
         """Yield the devices that match, by id."""
+
+    def local(self, gateway: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the devices that were added at gateways, by name; those of one gateway, or of all."""
 
     def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
         """Replace the registration of a device, if it is as it was read. Its credentials stay."""
@@ -107,6 +111,9 @@ class _RemoteDevices:
                 return
             after = page["result"][-1]["id"]
 
+    def local(self, gateway: str | None) -> Iterator[dict[str, Any]]:
+        yield from self._client.pages("local-devices", "devices", tenant=unquote(self._tenant), gateway=gateway)
+
     def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
         headers = {"If-Match": tag}
         with self._client.open(self._path(device), api=API, method="PUT", body=document, headers=headers) as answer:
@@ -130,11 +137,12 @@ class _RemoteDevices:
         return f"{kind}/{self._tenant}/{quote(device, safe='')}"
 
 
-class _LocalDevices:
+class _OwnRegistry:
     """Devices in the registry of a data directory."""
 
-    def __init__(self, devices: RegisteredDevices, quotas: Tenants, tenant: str) -> None:
+    def __init__(self, devices: RegisteredDevices, local: LocalDevices, quotas: Tenants, tenant: str) -> None:
         self._devices = devices
+        self._local = local
         self._quotas = quotas
         self._tenant = tenant
 
@@ -170,6 +178,12 @@ class _LocalDevices:
             if len(rows) < PAGE:
                 return
             query = query._replace(page=SearchPage(PAGE, after=rows[-1].device))
+
+    def local(self, gateway: str | None) -> Iterator[dict[str, Any]]:
+        after = None
+        while rows := self._local.page(self._tenant, gateway, after, PAGE):
+            yield from (row._asdict() for row in rows)
+            after = rows[-1][:2]
 
     def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
         self._devices.replace(self._row(device, document), _only(tag, f"device {device} was"))
@@ -216,12 +230,13 @@ def open_devices(place: HubPlace, tenant: str) -> Iterator[DeviceStore]:
     from cloud.hub.registry.device_search import UnsearchableField
     from cloud.hub.registry.device_tenants import UnknownDeviceTenant
     from cloud.hub.registry.devices import CredentialsTaken, DeviceExists, DevicesFull, RegisteredDevices, UnknownDevice
+    from cloud.hub.registry.local_devices import LocalDevices
     from cloud.hub.registry.opening import open_registry
 
     look = f"list them: waypost hub device list {place.quoted()}"
     with hub_of(place) as (settings, registry), contextlib.closing(open_registry(registry).database) as database:
         try:
-            yield _LocalDevices(RegisteredDevices(database), settings.quotas, tenant)
+            yield _OwnRegistry(RegisteredDevices(database), LocalDevices(database), settings.quotas, tenant)
         except (InvalidDocument, UnsearchableField) as why:
             raise CommandError(str(why), error="invalid-request", code=Exit.USAGE) from None
         except UnknownDevice as why:

@@ -25,6 +25,7 @@ from edge.output.text import word
 DEVICES: Final = Listing(
     "device", "id", ("id", "enabled", "via", "labels"), ("gateways", "updated"), empty="no such device"
 )
+LOCAL: Final = Listing("device", "device", ("device", "gateway", "conflict"), (), empty="no such device")
 HASHED: Final = "hashed-password"
 SECRETS_MAX: Final = 4
 """Secrets of one credential (`cloud.hub.devices.limits`)."""
@@ -117,9 +118,30 @@ def _add_password(devices: DeviceStore, hub: HubPlace, name: str, auth_id: str, 
     help="Field of the registration: /ext/site=Ber*, /enabled=false. * and ? are wildcards; repeatable.",
 )
 @click.option("--acting/--not-acting", default=None, help="Only devices that act for others, or only the others.")
+@click.option(
+    "--local", is_flag=True, help="Instead the devices that were added at gateways, each with its gateway as origin."
+)
+@click.option("--gateway", help="With --local: only those of this gateway.")
 @output_option("device")
-def list_devices(hub: HubPlace, tenant: str, filters: Sequence[str], acting: bool | None, form: str) -> None:
-    """List devices by their ids."""
+def list_devices(
+    hub: HubPlace,
+    tenant: str,
+    filters: Sequence[str],
+    acting: bool | None,
+    local: bool,
+    gateway: str | None,
+    form: str,
+) -> None:
+    """List devices by their ids.
+
+    With --local, devices that `waypost device add` has added at a gateway: the registry has their names only. A
+    conflict is a device of the registry with the same name, which this gateway does not let in.
+    """
+    if local:
+        with open_devices(hub, tenant) as devices:
+            added = list(devices.local(gateway))
+        print_listing(LOCAL, added, form)
+        return
     wanted = [_filter(each) for each in filters]
     with open_devices(hub, tenant) as devices:
         rows = [_row(each) for each in devices.find(wanted, acting)]

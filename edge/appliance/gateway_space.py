@@ -26,7 +26,7 @@ from edge.broker.retention import summaries
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, with_commands
 from edge.broker.router.landing.addresses import with_receipts
 from edge.broker.router.uplinks import Uplinks
-from edge.broker.security.credentials import CredentialsError
+from edge.broker.security.credentials import CredentialsError, CredentialSnapshot
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.statement_key import StatementKey
 from edge.broker.served_space import ServedSpace
@@ -76,11 +76,11 @@ class GatewaySpace:
             undo.callback(store.close)
             self.served = serve(store)
             gate = self.served.gate
-            self.users = FollowedUsers(data, gate.update)
-            undo.callback(self.users.close)
-            gate.call_when_unknown(self.users.reload_if_changed)
             self.hub_devices = follow_hub_devices(data, gate, configuration.device_api)
             undo.callback(self.hub_devices.devices.close)
+            self.users = FollowedUsers(data, self._apply_users)
+            undo.callback(self.users.close)
+            gate.call_when_unknown(self.users.reload_if_changed)
             self.uplinks = Uplinks(
                 self.served.router,
                 store,
@@ -92,6 +92,11 @@ class GatewaySpace:
             )
             self.bridge = self._make_bridge()
             undo.pop_all()
+
+    def _apply_users(self, snapshot: CredentialSnapshot) -> None:
+        """Apply changed users, and tell the hub the devices among them."""
+        self.served.gate.update(snapshot)
+        self.hub_devices.teller.look()
 
     def _make_bridge(self) -> BridgeWatch:
         """Return the figures of the uplinks."""

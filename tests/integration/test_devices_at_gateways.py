@@ -11,6 +11,7 @@ import pytest
 
 from cloud.hub.peers import DEFAULT_TENANT
 from tests.support.device_fleet import PASSWORD, SOON_S, DeviceFleet, RegisteredDevice, arrive, soon, status_of, stored
+from tests.support.operator import HubOperator
 
 
 @pytest.fixture(scope="module")
@@ -144,16 +145,28 @@ def test_devices_are_listed_with_their_origin(fleet: DeviceFleet) -> None:
     assert "hub device show" in fleet.here("hall", "device", "remove", "valve", code=1)
 
 
+def told(fleet: DeviceFleet) -> dict[tuple[str, str], bool]:
+    """Return name and gateway of the devices that were added at gateways, and whether each is a conflict."""
+    found = HubOperator(fleet.hub).get("local-devices")
+    assert found["next"] is None
+    return {(each["device"], each["gateway"]): each["conflict"] for each in found["devices"]}
+
+
 def test_a_user_of_the_gateway_wins_over_a_device_with_its_name(fleet: DeviceFleet) -> None:
     hall = fleet.gateways["hall"]
     (added,) = json.loads(fleet.here("hall", "device", "add", "gate", "--json"))["items"]
     password = added["password"]
+    soon(lambda: told(fleet) == {("gate", "hall"): False}, "the hub knows the device of the gateway")
     fleet.register("gate", "hall")
     soon(lambda: "gate" in stored(hall), "the device is at its gateway")
+    assert told(fleet) == {("gate", "hall"): True}
+    (row,) = json.loads(fleet.fleet("hub", "device", "list", "--local", "--gateway", "hall", "-o", "json"))["items"]
+    assert row == {"device": "gate", "gateway": "hall", "conflict": True}
     soon(lambda: status_of(hall, "gate", password) < 300, "the user of the gateway is let in")
     assert status_of(hall, "gate") == 401
     shown = fleet.here("hall", "device", "list")
     assert "conflict" in shown
     fleet.here("hall", "device", "remove", "gate")
     soon(lambda: status_of(hall, "gate") < 300, "the hub's device is let in")
+    soon(lambda: told(fleet) == {}, "the hub knows that it was removed")
     assert status_of(hall, "gate", password) == 401

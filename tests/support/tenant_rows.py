@@ -55,6 +55,8 @@ def fill_tenant(tx: sa.Connection, tenant: str) -> None:
             "ledgered",
             "lineages",
             "problems",
+            "local_devices",
+            "local_device_lists",
             "event_gaps",
         ):
             if table != "event_gaps" or not number:

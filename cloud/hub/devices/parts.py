@@ -22,7 +22,7 @@ from cloud.hub.tenants import Tenants
 
 UNSIGNED: Final = "gateways get no changes of their devices, also none that were disabled or removed"
 
-UNREPORTED: Final = "devices that gateways have let in by their certificates are not registered"
+UNREPORTED: Final = "what gateways report about devices is not stored"
 
 
 def _make_downlink(registry: sa.URL, enrolment: Enrolment | None) -> DeviceDownlink | None:

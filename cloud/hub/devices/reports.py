@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
-from bridge.device_reports import DeviceReport
+from bridge.device_reports import DeviceReport, LocalDevicesCheck, LocalDevicesPart, ProvisionedReport, out_of_step
 from bridge.periodic_task import end_task
 from cloud.hub.devices.provisioning import counts_now, describing
 from cloud.hub.devices.service import devices_max
@@ -26,6 +26,7 @@ from cloud.hub.registry.certificate_registrations import CertificateRegistration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_targets import SelectorsFull
 from cloud.hub.registry.devices import DevicesFull
+from cloud.hub.registry.local_devices import GatewayForgotten, ListOutOfStep, LocalDevices
 from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
@@ -87,7 +88,7 @@ class GatewayDeviceReports:
         """Decide about a report and answer it; return False if the registry cannot be used now."""
         why: str | None = None
         try:
-            name = await self._thread.run(partial(self._settle, waiting.gateway, waiting.report))
+            about = await self._thread.run(partial(self._settle, waiting.gateway, waiting.report))
         except RegistryError as error:
             if self.trouble is None:
                 log.warning("reports of gateways about devices cannot be stored yet, retrying: %s", error)
@@ -95,13 +96,16 @@ class GatewayDeviceReports:
             return False
         except (ProvisionRefused, DevicesFull, SelectorsFull) as error:
             why = str(error)
-            about = (waiting.gateway[1], waiting.report.devices_of)
-            log.info("gateway %s: a device of tenant %s is refused: %s", *about, why)
+            log.info("gateway %s: a device is refused: %s", waiting.gateway[1], why)
+        except ListOutOfStep as error:
+            why = out_of_step(error.position)
+        except GatewayForgotten:
+            why = "the gateway was forgotten"
         except Exception:  # of one report: the others are decided
             log.exception("gateway %s: a report about a device cannot be decided: internal error", waiting.gateway[1])
             why = "internal error of the hub"
         else:
-            log.info("gateway %s has device %s of tenant %s", waiting.gateway[1], name, waiting.report.devices_of)
+            log.info("gateway %s: %s", waiting.gateway[1], about)
         self.trouble = None
         try:
             waiting.answer(why)
@@ -110,7 +114,19 @@ class GatewayDeviceReports:
         return True
 
     def _settle(self, gateway: Key, report: DeviceReport, database: Database) -> str:
-        """Register a device; return its id. Runs on the thread."""
+        """Apply a report; return what it was about. Runs on the thread."""
+        match report:
+            case ProvisionedReport():
+                return f"has device {self._register(gateway, report, database)} of tenant {report.devices_of}"
+            case LocalDevicesCheck():
+                LocalDevices(database).check(gateway, report)
+                return "its own devices are known"
+            case LocalDevicesPart():
+                LocalDevices(database).replace(gateway, report)
+                return f"{len(report.names)} of its own devices"
+
+    def _register(self, gateway: Key, report: ProvisionedReport, database: Database) -> str:
+        """Register a device; return its id."""
         registrations = CertificateRegistrations(database, partial(devices_max, self._quotas))
         now = datetime.datetime.fromtimestamp(database.transaction(database.now_us) / 1e6, datetime.UTC)
         is_valid = partial(counts_now, now=now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from cloud.hub.devices.http import device_routes
+from cloud.hub.devices.local_http import local_device_routes
 from cloud.hub.devices.requests import TenantAccess
 from cloud.hub.devices.service import DeviceRegistry
 from cloud.hub.devices.tenants_http import device_tenant_routes
@@ -17,4 +18,5 @@ def device_registry_routes(
 ) -> list[HttpRoute]:
     """Return the routes. `names` returns the known tenants of the hub."""
     tenants = TenantAccess(registry, access, names)
-    return [*device_routes(registry, tenants), *device_tenant_routes(registry, tenants)]
+    local = local_device_routes(registry, access)
+    return [*device_routes(registry, tenants), *device_tenant_routes(registry, tenants), *local]

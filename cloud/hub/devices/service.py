@@ -28,6 +28,7 @@ from cloud.hub.registry.devices import (
     RegisteredDevices,
     TenantLimits,
 )
+from cloud.hub.registry.local_devices import LocalDevice, LocalDevices
 from cloud.hub.registry_thread import RegistryClosed, RegistryThread, database_of
 from cloud.hub.tenants import Tenants
 
@@ -47,6 +48,7 @@ class DeviceTables:
         self.database = database
         self.tenants = DeviceTenants(database)
         self.devices = RegisteredDevices(database)
+        self.local = LocalDevices(database)
 
 
 class _BoundedThread:
@@ -153,6 +155,12 @@ class DeviceRegistry:
         while removed := await self._changing.ask(lambda tables: tables.devices.remove_some(tenant)):
             count += removed
         return count
+
+    async def local_devices(
+        self, tenant: str, gateway: str | None, after: tuple[str, str] | None, limit: int
+    ) -> list[LocalDevice]:
+        """Return devices that were added at gateways, by name and gateway; see `LocalDevices.page`."""
+        return await self._reading.ask(lambda tables: tables.local.page(tenant, gateway, after, limit))
 
     # --- credentials ------------------------------------------------------------------------------------------------
 

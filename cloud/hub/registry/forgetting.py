@@ -22,6 +22,8 @@ from cloud.hub.registry.schema import (
     commands,
     configurations,
     configured,
+    local_device_lists,
+    local_devices,
     rollout_members,
     rollouts,
 )
@@ -33,6 +35,8 @@ def withdraw(tx: sa.Connection, key: Key, now_us: int) -> None:
     tenant, gateway = key
     labels.drop(tx, tenant, gateway)
     tx.execute(attestations.delete().where(attestations.c.tenant == tenant, attestations.c.gateway == gateway))
+    for table in (local_devices, local_device_lists):
+        tx.execute(table.delete().where(table.c.tenant == tenant, table.c.gateway == gateway))
     _withdraw_versions(tx, key, now_us)
     _leave_rollouts(tx, key, now_us)
     _reject_commands(tx, key, now_us)

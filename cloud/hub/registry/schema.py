@@ -15,7 +15,7 @@ from cloud.hub.observed import NO_TIME_US
 from cloud.hub.registry.faults import RegistryForeign, RegistryLeft, RegistryTooNew
 from cloud.hub.version_rank import UNRANKED
 
-SCHEMA_VERSION = 36
+SCHEMA_VERSION = 37
 """Version of the tables below; incremented with every change."""
 
 LOWEST_SCHEMA = 20
@@ -583,6 +583,22 @@ device_selectors = sa.Table(
     metadata,
     sa.Column("tenant", BYTEWISE_NAME, primary_key=True),
     sa.Column("target", BYTEWISE_TARGET, primary_key=True),
+)
+local_devices = sa.Table(
+    "local_devices",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", BYTEWISE_NAME, primary_key=True),
+    sa.Column("device", BYTEWISE_NAME, primary_key=True),
+    sa.Index("local_devices_by_name", "tenant", "device", "gateway"),
+)
+local_device_lists = sa.Table(
+    "local_device_lists",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("position", sa.String(64), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
 )
 tenant_quotas = sa.Table(
     "tenant_quotas",

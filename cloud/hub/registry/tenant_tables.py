@@ -33,6 +33,8 @@ from cloud.hub.registry.schema import (
     labels,
     ledgered,
     lineages,
+    local_device_lists,
+    local_devices,
     marks,
     mutes,
     problems,
@@ -56,6 +58,7 @@ OF_DEVICES: Final = (device_credentials, device_links, device_targets, device_se
 DELETED: Final = (
     tokens, labels, attestations, configurations, selectors, rollouts, commands, command_keys, mutes, webhooks,
     problems, artefact_names, artefact_keys, device_updates, campaign_members, campaigns,
+    local_devices, local_device_lists,
 )  # fmt: skip
 """Tables with the name of the tenant; its rows end with it."""
 OF_USERS: Final = ((sessions, sessions.c.user), (views, views.c.user))

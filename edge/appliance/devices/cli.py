@@ -1,7 +1,7 @@
 """`waypost device`: devices of one gateway, with least rights and the settings to paste into them.
 
 A device is a user without a right to the console. The commands write the credential file of a data directory, as
-`waypost user` does; a running gateway applies the change within a second. They need no hub, and no hub is told.
+`waypost user` does; a running gateway applies the change within a second, and tells its hub the name. They need no hub.
 """
 
 from __future__ import annotations

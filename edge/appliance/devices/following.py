@@ -18,7 +18,9 @@ from bridge.device_pages import CURSOR, RESTART, DevicePage, DevicePageError, Si
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import DEVICES
 from edge.appliance.accounts.profiles import PROFILES
+from edge.appliance.devices.listed import is_device
 from edge.appliance.devices.provisioning import DeviceProvisioner, load_provisioned
+from edge.appliance.devices.telling import LocalDeviceTeller
 from edge.appliance.identity.location import identity_file
 from edge.broker.security.certified_devices import CertifiedDevices
 from edge.broker.security.credentials import CredentialsError
@@ -50,15 +52,17 @@ class HubDeviceFollower:
         changed: Callable[[DeviceNames], None],
         certified: CertifiedDevices,
         provisioner: DeviceProvisioner,
+        teller: LocalDeviceTeller,
     ) -> None:
         """`certificate`: that of the connector to the hub of the enrolment. `verify` runs in a thread and raises
         `DevicePageError`; `changed` gets the names of changed devices; `certified` follows their authorities, and
-        `provisioner` what pages decide."""
+        `provisioner` what pages decide, and `teller` tells the hub the devices of this gateway."""
         self.trouble: str | None = devices.shortage
         """Reason why the last page was not used, or not all of it; None if it was."""
         self.devices = devices
         self.certified = certified
         self.provisioner = provisioner
+        self.teller = teller
         self._certificate = str(certificate)
         self._verify = verify
         self._changed = changed
@@ -74,6 +78,7 @@ class HubDeviceFollower:
         if tls is not None and tls.certificate == self._certificate:
             uplink.inboxes.append(DocumentInbox(name, DEVICES, self._offered, self._link_properties))
             self.provisioner.tell(uplink.reports)
+            self.teller.tell(uplink.reports)
 
     def return_commands(self, make: MakeReturns) -> None:
         """Return the commands of departed devices to the hub. `make` makes what does it; its argument is called with
@@ -200,6 +205,7 @@ def follow_hub_devices(data: Path, gate: Authenticator, api: DeviceApiConfigurat
         changed=changed,
         certified=CertifiedDevices(devices, lambda: gate.users, provision=provisioner.provision),
         provisioner=provisioner,
+        teller=LocalDeviceTeller(lambda: [user.name for user in gate.users.values() if is_device(user)]),
     )
 
 

@@ -192,7 +192,7 @@ class DeviceProvisioner:
     def _feed(self) -> None:
         """Send reports within the credit of the link."""
         reports = self._reports
-        while reports is not None and self._due and reports.devices.credit > 0:
+        while reports is not None and self._due and reports.devices.credit > 1:  # one is for the list of local devices
             key = next(iter(self._due))
             del self._due[key]
             device = self._provisioned.find(*key)
