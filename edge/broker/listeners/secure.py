@@ -22,7 +22,7 @@ from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.remote import remote_of
 from edge.broker.model.tracing import UNTRACED, Tracer
-from edge.broker.security.certified_devices import UNRECOGNIZED, DeviceCandidate
+from edge.broker.security.certified_devices import DeviceCandidate
 
 if TYPE_CHECKING:
     from edge.broker.listeners.ocsp.certificate_status import CertificateStatus
@@ -189,14 +189,14 @@ class Handshakes:
             return self._admitted(transport, None)
         recognized = self._certificates.recognize(certificate)
         if recognized.by_hub and not recognized.configured:  # lists and responders of `clientCa` do not know it
-            return self._admitted_with_certificate(transport, _digest(certificate))
+            return self._admitted_with_certificate(transport, certificate, _digest(certificate))
         why = self._certificates.revocations.refusal(certificate)
         if why is not None:
             self._refuse(transport, why)
             return None
         status = self._certificates.status
         if status is None:
-            return self._admitted_with_certificate(transport, _digest(certificate))
+            return self._admitted_with_certificate(transport, certificate, _digest(certificate))
         return self._asked(transport, certificate, status)
 
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
@@ -259,7 +259,7 @@ class Handshakes:
         held, known, digest = HeldConnection(), list[str | None](), _digest(certificate)
 
         def admitted(transport: TlsTransport) -> asyncio.Protocol | None:
-            return self._admitted_with_certificate(transport, digest)
+            return self._admitted_with_certificate(transport, certificate, digest)
 
         def decided(why: str | None) -> None:
             if not later:
@@ -279,12 +279,13 @@ class Handshakes:
         self._refuse(transport, known[0])
         return None
 
-    def _admitted_with_certificate(self, transport: TlsTransport, digest: str) -> asyncio.Protocol | None:
+    def _admitted_with_certificate(
+        self, transport: TlsTransport, certificate: bytes, digest: str
+    ) -> asyncio.Protocol | None:
         self._certified[transport] = digest
         if len(self._certified) >= self._certified_max:
             self._drop_closed()
-        certificate = _certificate_of(transport)
-        recognized = self._certificates.recognize(certificate) if certificate is not None else UNRECOGNIZED
+        recognized = self._certificates.recognize(certificate)
         if recognized.candidate is not None:
             return self._provisioned(transport, recognized.candidate)
         if recognized.by_hub:

@@ -36,6 +36,7 @@ from edge.broker.listeners.ocsp.known_answers import FILE, KnownAnswers
 from edge.broker.listeners.ocsp.responder import ask_responder
 from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.secure import Handshakes
+from edge.broker.security.certified_devices import UNRECOGNIZED
 from tests.support.loop_wait import until
 
 NOW: Final = datetime.datetime(2026, 11, 30, tzinfo=datetime.UTC)
@@ -531,7 +532,11 @@ def test_open_connections_are_reviewed_by_the_digest_of_their_certificate() -> N
 
     async def check() -> None:
         certificates: Any = SimpleNamespace(
-            revocations=ClientRevocations(None, None, time.time), status=asked, reviewers=[], context=None
+            revocations=ClientRevocations(None, None, time.time),
+            status=asked,
+            reviewers=[],
+            context=None,
+            recognize=lambda _: UNRECOGNIZED,
         )
         handshakes = Handshakes("mqtts", certificates, lambda _: asyncio.Protocol(), handshake_s=1.0)
         for each in (pump, other):
