@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cloud.hub.registry.schema import SCHEMA_VERSION, metadata
 
-TABLES_OF_VERSION = (36, "022ebe516081a506")
+TABLES_OF_VERSION = (37, "cf5886d5a815ca3f")
 """Schema version, and the digest of its tables. Whoever changes the tables takes the next number on main."""
 
 
