@@ -32,7 +32,7 @@ class SendOptions(NamedTuple):
     qos: int | None = None
     """0: without acknowledgement, at most once; 1 or more: until the peer has acknowledged."""
     ttl_s: float | None = None
-    """Longest time from arrival at this gateway to sending; older messages are not sent."""
+    """Longest time from arrival at this gateway to sending; older messages expire, and are not sent."""
     priority: int | None = None
     """Priority from 0 to 9 (AMQP 1.0 section 3.2.1)."""
 
@@ -98,7 +98,7 @@ class Outlet:
             run = piece.stored.run
             if self._too_old(run, now_ns):
                 self.figures.expired += len(run)
-                self.flow.finish((piece,), self._outcomes.accepted)
+                self.flow.finish((piece,), self._outcomes.expired)
                 continue
             address = self.rule.mapping(run.address, device_of(run.device))
             if address is not None:

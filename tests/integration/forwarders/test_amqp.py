@@ -226,6 +226,23 @@ async def test_what_a_forwarder_says_of_its_messages() -> None:
 
 
 @scenario
+async def test_messages_that_grow_too_old_for_a_forwarder_are_in_the_loss_ledger() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        reader = Receiver(far.broker, "queue/1")
+        forwarder = out("f", "plant/#", "queue/1", ttl_s=0.001)
+        await near.configure(amqp_to(free_port()), forwarder)
+        Sender(near.broker).publish("plant/7", b"1", b"2")
+        await eventually(lambda: near.connector().backlog == 2)
+        await asyncio.sleep(0.002)
+        await near.configure(amqp_to(far.port), forwarder)
+        await eventually(lambda: near.connector().backlog == 0)
+        await eventually(lambda: near.store.ledger.entries(0, 10))
+        [lost] = near.store.ledger.entries(0, 10)
+        assert (lost.address, lost.messages, lost.reason) == ("plant/7", 2, "expired")
+        assert reader.runs == []
+
+
+@scenario
 async def test_removed_incoming_forwarder_accepts_no_more_messages() -> None:
     async with gateways("gw1", "gw2") as (near, far):
         stays, ends = into("stays", "queue/1", "queue/a"), into("ends", "queue/2", "queue/b")

@@ -52,7 +52,7 @@ class Bench:
     """An outbox with a forwarder for each log, and a connected connector."""
 
     def __init__(self, *rules: ForwardRule, window_bytes: int = 1 << 20) -> None:
-        outcomes = Outcomes("accepted", "rejected")
+        outcomes = Outcomes("accepted", "rejected", "expired")
         self.outbox = ForwarderOutbox(
             "gw1", outcomes, epoch_of=lambda _address, _sequence: "e", now_ns=lambda: NOW_NS, window_bytes=window_bytes
         )
@@ -182,7 +182,7 @@ def test_too_old_messages_are_not_sent() -> None:
     bench.logs[0].publish(b"old", received_at=NOW_NS - HOUR_NS)
     bench.logs[0].publish(b"new")
     assert bodies(bench.take()) == [b"new"]
-    assert bench.logs[0].settled == {0: "accepted"}
+    assert bench.logs[0].settled == {0: "expired"}
     assert bench.logs[0].outlet.figures.expired == 1
 
 
