@@ -14,6 +14,7 @@ from tests.bench import (
     crossing,
     figures,
     first,
+    gateway_pages,
     gold,
     hour,
     hub_replicas,
@@ -233,5 +234,6 @@ CASES: Final[dict[str, Benchmark]] = {
         many_gateways.BENCHMARK,
         hub_replicas.BENCHMARK,
         known_gateways.BENCHMARK,
+        gateway_pages.BENCHMARK,
     )
 }  # fmt: skip

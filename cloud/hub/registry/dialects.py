@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cloud.hub.limits import (
@@ -131,14 +130,6 @@ def connection_limits(url: sa.URL) -> dict[str, int]:
     return {name: value for name, value in limits.items() if name not in url.query}
 
 
-class HintingCompiler(SQLiteCompiler):
-    """Writes `Select.with_hint` behind the name of the table (``INDEXED BY name``), as SQLAlchemy does for others."""
-
-    def get_from_hint_text(self, table: sa.FromClause, text: str | None) -> str | None:
-        del table
-        return text
-
-
 class Sqlite:
     """SQLite file: WAL, ``synchronous=FULL``."""
 
@@ -158,9 +149,7 @@ class Sqlite:
 
     @staticmethod
     def _engine(url: sa.URL) -> sa.Engine:
-        engine = sa.create_engine(url, **ONE_CONNECTION)
-        engine.dialect.statement_compiler = HintingCompiler
-        return engine
+        return sa.create_engine(url, **ONE_CONNECTION)
 
     @staticmethod
     def _connected(connection: sqlite3.Connection, _record: Any) -> None:
