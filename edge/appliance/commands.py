@@ -21,6 +21,9 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "import": LazyCommand(
             "edge.appliance.importing.cli:import_configuration", "Import another broker's configuration.", "edge"
         ),
+        "shadow": LazyCommand(
+            "edge.appliance.shadow.cli:shadow", "Mirror another broker, compare, and move over.", "edge"
+        ),
         "doctor": LazyCommand("edge.appliance.doctor.cli:doctor", "Diagnose a gateway and suggest fixes.", "edge"),
         "open": LazyCommand("edge.appliance.opening:open_console", "Open the console, signed in as operator.", "edge"),
     },
@@ -84,7 +87,6 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "completion": LazyCommand(
             "edge.appliance.completion:completion", "Print a completion script for a shell.", "edge"
         ),
-        "version": LazyCommand("edge.appliance.version:version", "Show the version.", "edge"),
         "context": LazyCommand(
             "edge.appliance.context_commands:context", "Choose the gateway or hub to work with.", "edge"
         ),
@@ -106,8 +108,9 @@ HIDDEN: Final[dict[str, LazyCommand]] = {
     "first-boot": LazyCommand(
         "edge.appliance.first_boot.cli:first_boot", "Set up a gateway from the file on its card.", "edge"
     ),
+    "version": LazyCommand("edge.appliance.version:version", "Show the version.", "edge"),
 }
-"""Commands of services, which people do not type."""
+"""Commands of services, which people do not type, and `version`: the list has the option `--version`."""
 
 FLEET: Final = tuple(SECTIONS["Fleet (hub)"])
 """Commands on the data directory of a hub."""

@@ -61,6 +61,11 @@ class Mosquitto:
             self._process.wait(20)
             self._process = None
 
+    def configure(self, *settings: str) -> None:
+        """Add settings, and restart with them."""
+        self._file.write_text("\n".join((self._file.read_text(), *settings, "")))
+        self.restart()
+
     def restart(self) -> None:
         self.stop()
         self.start()

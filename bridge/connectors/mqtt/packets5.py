@@ -99,11 +99,11 @@ def publish(
     return packet
 
 
-def subscribe(packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
-    """Encode SUBSCRIBE to (filter, highest QoS), with No Local, Retain As Published, and retained messages only for new
-    subscriptions (Retain Handling 1)."""
+def subscribe(packet_id: int, filters: Sequence[tuple[str, int]], *, options: int = _OPTIONS) -> bytes:
+    """Encode SUBSCRIBE to (filter, highest QoS). The default options are No Local, Retain As Published, and retained
+    messages only for new subscriptions (Retain Handling 1)."""
     parts = (
-        _text(name) + bytes((qos | (_SHARED if name.startswith("$share/") else _OPTIONS),)) for name, qos in filters
+        _text(name) + bytes((qos | (_SHARED if name.startswith("$share/") else options),)) for name, qos in filters
     )
     return _framed(0x82, packet_id.to_bytes(2) + b"\x00" + b"".join(parts))
 
