@@ -21,9 +21,7 @@ SECTIONS: Final[dict[str, dict[str, LazyCommand]]] = {
         "import": LazyCommand(
             "edge.appliance.importing.cli:import_configuration", "Import another broker's configuration.", "edge"
         ),
-        "shadow": LazyCommand(
-            "edge.appliance.shadow.cli:shadow", "Mirror another broker, compare, and move over.", "edge"
-        ),
+        "shadow": LazyCommand("edge.appliance.shadow.cli:shadow", "Mirror another broker, and move over.", "edge"),
         "doctor": LazyCommand("edge.appliance.doctor.cli:doctor", "Diagnose a gateway and suggest fixes.", "edge"),
         "open": LazyCommand("edge.appliance.opening:open_console", "Open the console, signed in as operator.", "edge"),
     },

@@ -41,7 +41,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def shadow() -> None:
-    """Mirror another broker, compare, and move over.
+    """Mirror another broker, and move over.
 
     The gateway subscribes at the running broker, and every message of it also goes through the gateway. Clients move
     one by one, subscribers before publishers. Nothing is ever published to the old broker.
@@ -137,7 +137,7 @@ def compare(
     everything: bool,
     form: str,
 ) -> None:
-    """Compare the mirrored messages at both brokers.
+    """Compare mirrored messages at both brokers.
 
     It subscribes at both with sessions that end with it, and compares number, order, content and retained messages by
     address. It says what it could not compare. It pauses the mirror when messages seem to go in circles. The report is
