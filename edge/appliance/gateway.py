@@ -361,6 +361,7 @@ class Gateway:
             "memory": _memory(broker.admission),
             "uplink": _uplink_status(self.uplinks),
             "bridge": msgspec.to_builtins(self.space.bridge_status()),
+            "network": self.space.bridge.network(),
             "clock": "good" if self.clock_good() else "unknown",
             "loop": {"lag_s": round(self._health.lag.recent_s, 3), "lag_s_max": round(self._health.lag.longest_s, 3)},
             "log": {

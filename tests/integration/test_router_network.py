@@ -103,7 +103,7 @@ async def test_multicast_reaches_every_consumer_of_every_router_once() -> None:
         assert [each.got for each in receivers] == [[str(i) for i in range(100)]] * len(receivers)
         assert sender.outcomes == {"accepted": 100}
         # a copy for each router: b passes d's on, and c, which is behind a link of higher cost, gets its own
-        received = sum(each.received for router in (b, c, d) for each in router.network.peerings.values())
+        received = sum(each.traffic.received for router in (b, c, d) for each in router.network.peerings.values())
         assert received == 300
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,46 +15,8 @@ from proton.utils import BlockingReceiver, SendException
 
 from tests.support.amqp_client import amqp_client
 from tests.support.command import output_of
+from tests.support.linked_gateways import LOWER, ROUTER, gateway, upper
 from tests.support.processes import Waypost, wait_until
-
-UPPER = """
-{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: upper}}, spec: {{listeners: {{amqp: "127.0.0.1:0"}}}}}}
----
-{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
-  spec: {{authenticationService: {{name: standard}}}}}}
----
-{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.jobs}}, spec: {{address: jobs/#, type: anycast}}}}
----
-{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: default.hall-3}},
-  spec: {{username: hall-3, authentication: {{type: password, password: {password}}},
-         authorization: [{rule}]}}}}
----
-{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: default.worker}},
-  spec: {{username: worker, authentication: {{type: password, password: {password}}},
-         authorization: [{{addresses: ["jobs/#"], operations: [recv]}}]}}}}
-"""
-LOWER = """
-{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: lower}},
-  spec: {{listeners: {{amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}}}}
----
-{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
-  spec: {{authenticationService: {{name: none}},
-         connectors: [{{name: up, type: router, endpointHosts: [{{host: 127.0.0.1, port: {port}}}],
-                       router: {{cost: 3}}, credentials: {{username: hall-3, password: secret}}}}]}}}}
----
-{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.jobs}}, spec: {{address: jobs/#, type: anycast}}}}
-"""
-ROUTER = '{addresses: ["$network"], operations: [relay]}'
-
-
-def gateway(folder: Path, name: str, text: str) -> Waypost:
-    (folder / f"{name}.yaml").write_text(text)
-    arguments = ("run", "--data", str(folder / name), "--config", str(folder / f"{name}.yaml"))
-    return Waypost(folder / f"{name}.log", *arguments)
-
-
-def upper(folder: Path, rule: str) -> Waypost:
-    return gateway(folder, "upper", UPPER.format(password=base64.b64encode(b"secret").decode(), rule=rule))
 
 
 def connector(lower: Waypost) -> dict[str, Any]:
@@ -76,7 +37,7 @@ def test_a_client_at_one_gateway_sends_to_a_client_at_the_other(tmp_path: Path) 
 def test_a_sender_loses_its_credit_when_the_last_consumer_leaves_the_other_gateway(tmp_path: Path) -> None:
     with (
         upper(tmp_path, ROUTER) as far,
-        gateway(tmp_path, "lower", LOWER.format(port=far.port("amqp"))) as near,
+        gateway(tmp_path, "lower", LOWER.format(name="lower", port=far.port("amqp"))) as near,
         amqp_client(far, user="worker", password="secret") as worker,
         amqp_client(near) as client,
     ):
@@ -104,7 +65,7 @@ def sent_and_received(folder: Path) -> Iterator[tuple[Future[Any], BlockingRecei
     message = Message(body="weld", id="m-1", reply_to="answers", properties={"line": 7})
     with (
         upper(folder, ROUTER) as far,
-        gateway(folder, "lower", LOWER.format(port=far.port("amqp"))) as near,
+        gateway(folder, "lower", LOWER.format(name="lower", port=far.port("amqp"))) as near,
         amqp_client(far, user="worker", password="secret") as worker,
         amqp_client(near) as client,
         ThreadPoolExecutor(1) as pool,
@@ -119,7 +80,10 @@ def sent_and_received(folder: Path) -> Iterator[tuple[Future[Any], BlockingRecei
     ['{addresses: ["jobs/#"], operations: [send, recv, manage]}', '{addresses: ["#"], operations: [relay, manage]}'],
 )
 def test_a_user_without_the_right_links_no_router(rule: str, tmp_path: Path) -> None:
-    with upper(tmp_path, rule) as far, gateway(tmp_path, "lower", LOWER.format(port=far.port("amqp"))) as near:
+    with (
+        upper(tmp_path, rule) as far,
+        gateway(tmp_path, "lower", LOWER.format(name="lower", port=far.port("amqp"))) as near,
+    ):
         wait_until(lambda: bool(connector(near)["last_error"]), timeout_s=30, what="a refused link", every_s=0.5)
         found = connector(near)
         assert found["state"] == "connecting"

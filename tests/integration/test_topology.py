@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from edge.appliance.console.metrics import exposition
+from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.crossing.topology import topology_of
 from edge.appliance.crossing.topology_cli import drawing
+from edge.broker.model.interfaces import DeliveryOutcome
 from tests.support.router_network import NetworkConsumer, NetworkOrigin, eventually, routers
 
 RING = (("a", "b", 1), ("b", "d", 1), ("a", "c", 5), ("c", "d", 5), ("d", "e", 2))
@@ -45,3 +48,44 @@ async def _draw() -> None:
 def test_a_gateway_without_a_neighbour_says_what_to_do() -> None:
     (line,) = drawing(topology_of(None))
     assert "connector of type router" in line
+
+
+def test_status_metrics_and_bridge_show_the_messages_of_the_network() -> None:
+    asyncio.run(_measure())
+
+
+async def _measure() -> None:
+    async with routers("a", "b", links=(("a", "b", 3),)) as (a, b):
+        watch = BridgeWatch(a.uplinks, a.store, stored_bytes=lambda: 0, room_bytes=lambda: None)
+        NetworkConsumer(b, "jobs/taken")
+        NetworkConsumer(b, "jobs/refused", outcome=DeliveryOutcome.REJECTED)
+        taken, refused = NetworkOrigin(a, "jobs/taken"), NetworkOrigin(a, "jobs/refused")
+        await eventually(lambda: taken.credit and refused.credit)
+        taken.publish("1", "2")
+        refused.publish("3")
+        await eventually(lambda: len(taken.answers) + len(refused.answers) == 3)
+
+        (connector,) = watch.status("a", None, ()).connectors
+        link = connector.router
+        assert link is not None
+        assert (link.neighbour, link.cost, link.links) == ("b", 3, 2)
+        assert (link.sent, link.received, link.unanswered) == (3, 0, 0)
+        assert link.outcomes == {"accepted": 2, "rejected": 1, "released": 0, "modified": 0, "path_lost": 0}
+        assert connector.accepted == 2
+
+        status = watch.network()
+        assert status is not None
+        metrics = exposition(lambda: {"network": status}).decode().splitlines()
+        for line in (
+            "waypost_network_neighbours 1.0",
+            'waypost_network_path_cost{router="b"} 3.0',
+            "waypost_network_links 2.0",
+            "waypost_network_links_waiting 0.0",
+            "waypost_network_sent_total 3.0",
+            'waypost_network_outcomes_total{outcome="accepted"} 2.0',
+            'waypost_network_outcomes_total{outcome="rejected"} 1.0',
+            "waypost_network_unannounced_addresses 0.0",
+        ):
+            assert line in metrics
+        assert "waypost_network" not in exposition(lambda: {"network": None}).decode()
+        assert "answers of neighbours: 2 accepted, 1 rejected" in list(drawing(topology_of(a.network)))

@@ -18,7 +18,14 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from edge.appliance.console.status import BridgeSummary, GatewayStatus, StatusSource, WearStatus, status_of
+from edge.appliance.console.status import (
+    BridgeSummary,
+    GatewayStatus,
+    NetworkStatus,
+    StatusSource,
+    WearStatus,
+    status_of,
+)
 from edge.output.text import line
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -44,6 +51,7 @@ class GatewayCollector(Collector):
         yield from _memory(status)
         yield from _uplink(status)
         yield from _bridge(status.get("bridge", {}), self._now_s())
+        yield from _network(status.get("network"))
         yield from _process(status)
         yield from _problems(status)
 
@@ -252,6 +260,40 @@ def _bridge(bridge: BridgeSummary, now_s: float) -> Iterable[Metric]:
         accepted.add_metric(label, one.get("accepted", 0))
         stated.add_metric(label, one.get("manifest_waiting", 0))
     yield from (up, messages, size, age, accepted, stated)
+
+
+def _network(network: NetworkStatus | None) -> Iterable[Metric]:
+    """Yield metrics of the router network; none without one."""
+    if network is None:
+        return
+    about = "Neighbours that are linked now."
+    yield GaugeMetricFamily("waypost_network_neighbours", about, value=network["neighbours"])
+    cost = GaugeMetricFamily("waypost_network_path_cost", "Cost of the path to a router.", labels=["router"])
+    for router, value in network["routers"].items():
+        cost.add_metric([line(router)], value)
+    yield cost
+    about = "Links with messages to neighbours."
+    yield GaugeMetricFamily("waypost_network_links", about, value=network["links"])
+    about = "Addresses that wait for a link to a neighbour, because there are too many."
+    yield GaugeMetricFamily("waypost_network_links_waiting", about, value=network["waiting_links"])
+    about = "Addresses with consumers here that are announced to other routers."
+    yield GaugeMetricFamily("waypost_network_announced_addresses", about, value=network["announced"])
+    about = "Addresses with consumers here beyond the limits, which no other router knows of."
+    yield GaugeMetricFamily("waypost_network_unannounced_addresses", about, value=network["unannounced"])
+    yield CounterMetricFamily("waypost_network_sent", "Messages sent to neighbours.", value=network["sent"])
+    about = "Messages received from neighbours."
+    yield CounterMetricFamily("waypost_network_received", about, value=network["received"])
+    about = "Answers of neighbours to messages, by outcome; path_lost: a link was lost before the answer."
+    outcomes = CounterMetricFamily("waypost_network_outcomes", about, labels=["outcome"])
+    for name, count in network["outcomes"].items():
+        outcomes.add_metric([name], count)
+    yield outcomes
+    about = "Messages on their way from one neighbour to another."
+    yield CounterMetricFamily("waypost_network_passed", about, value=network["passed"])
+    about = "Messages released because they had passed this router before, or too many routers."
+    yield CounterMetricFamily("waypost_network_looped", about, value=network["looped"])
+    about = "Multicast messages dropped because a neighbour was too slow."
+    yield CounterMetricFamily("waypost_network_dropped", about, value=network["dropped"])
 
 
 def _process(status: GatewayStatus) -> Iterable[Metric]:

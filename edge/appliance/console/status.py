@@ -212,6 +212,30 @@ class BridgeSummary(TypedDict, total=False):
     connectors: Sequence[ConnectorSummary]
 
 
+class NetworkStatus(TypedDict):
+    """Router network of the gateway. Messages are counted since the start, over all neighbours.
+
+    `routers`      cost of the path to each other router that can be reached
+    `outcomes`     answers of neighbours to messages sent: accepted, rejected, released, modified, path_lost
+    `passed`       messages on their way from one neighbour to another
+    `unannounced`  addresses with consumers here that no other router knows of
+    """
+
+    router: str
+    routers: Mapping[str, int]
+    neighbours: int
+    links: int
+    waiting_links: int
+    sent: int
+    received: int
+    outcomes: Mapping[str, int]
+    passed: int
+    looped: int
+    dropped: int
+    announced: int
+    unannounced: int
+
+
 class MuteStatus(TypedDict):
     """JSON of `edge.health.problems.ProblemMute`."""
 
@@ -269,6 +293,8 @@ class GatewayStatus(TypedDict, total=False):
     memory: MemoryStatus
     uplink: UplinkStatus
     bridge: BridgeSummary
+    network: NetworkStatus | None
+    """None: the gateway has had no neighbour."""
     clock: Literal["good", "unknown"]
     loop: LoopStatus
     log: LogStatus

@@ -47,6 +47,22 @@ class ForwarderStatus(msgspec.Struct, frozen=True):
     """Messages from the peer rejected since the start (too large, or their address is full)."""
 
 
+class RouterLinkStatus(msgspec.Struct, frozen=True):
+    """Link of a connector to a router of the network. Messages are counted since the connector was configured."""
+
+    neighbour: str
+    """Name of the router; empty while there is no link."""
+    cost: int
+    """Cost of the link; 0 while there is none."""
+    links: int
+    """AMQP links with messages to it."""
+    sent: int
+    received: int
+    unanswered: int
+    outcomes: dict[str, int]
+    """Answers to messages: accepted, rejected, released, modified; path_lost counts those that get none."""
+
+
 class ConnectorStatus(msgspec.Struct, frozen=True):
     """Status of one connector. Times are seconds since 1970."""
 
@@ -85,6 +101,8 @@ class ConnectorStatus(msgspec.Struct, frozen=True):
     """Bytes of the budget used this month (UTC)."""
     quiet: bool = False
     """True in its quiet hours: the backlog waits."""
+    router: RouterLinkStatus | None = None
+    """Link of a connector of type ``router``, which stores nothing; None: another type."""
 
 
 class BridgeStatus(msgspec.Struct, frozen=True):

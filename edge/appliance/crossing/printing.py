@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from edge.appliance.crossing.documents import AUTONOMY_SHOWN_HOURS_MAX, BridgeStatus, ConnectorStatus, autonomy
+from edge.appliance.crossing.documents import (
+    AUTONOMY_SHOWN_HOURS_MAX,
+    BridgeStatus,
+    ConnectorStatus,
+    RouterLinkStatus,
+    autonomy,
+)
 from edge.output.amounts import counted, number, size, span, verb
 from edge.output.terminal import styled
 
@@ -42,6 +48,9 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     yield one.name, f"{one.state} since {_format_time(one.since)}  ({one.type}, {place})"
     if one.last_error and one.state != "connected":
         yield "  last error", f"{one.last_error} ({counted(one.attempts, 'attempt')})"
+    if one.router is not None:
+        yield from _router_link(one.router, one.accepted_per_s)
+        return
     waiting = f"{counted(one.backlog_messages, 'message')}, about {size(one.backlog_bytes)}"
     if one.backlog_oldest_at is not None:
         waiting += f", the oldest {span(max(0.0, now_s - one.backlog_oldest_at))} old"
@@ -64,6 +73,14 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
             yield "", f"it receives nothing: {each.fault}"
         if each.rejected:
             yield "", f"{counted(each.rejected, 'message')} from the peer rejected: see the log"
+
+
+def _router_link(link: RouterLinkStatus, accepted_per_s: float) -> Iterator[tuple[str, str]]:
+    if link.neighbour:
+        yield "  linked to", f"{link.neighbour}, cost {link.cost}, {counted(link.links, 'link')} with messages"
+    yield "  messages", f"{link.sent:,} sent, {link.unanswered:,} of them unanswered, {link.received:,} received"
+    answers = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in link.outcomes.items() if count)
+    yield "  answers", f"{answers or 'none yet'}; {accepted_per_s:,.1f} messages/s accepted"
 
 
 def _drained(one: ConnectorStatus) -> str:

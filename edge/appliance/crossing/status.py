@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.message import Stored
-from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus
-from edge.broker.configuration import Forwarder
+from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus, RouterLinkStatus
+from edge.broker.configuration import ConnectorType, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.peer_connector import PeerConnector
@@ -58,6 +58,7 @@ class LinkRates:
 
 
 if TYPE_CHECKING:
+    from edge.appliance.console.status import NetworkStatus
     from edge.appliance.crossing.topology import TopologyStatus
 
 _STORED: Final = "$stored"
@@ -97,6 +98,15 @@ class BridgeWatch:
         from edge.appliance.crossing.topology import topology_of  # noqa: PLC0415 - few gateways have one
 
         return topology_of(self._uplinks.network)
+
+    def network(self) -> NetworkStatus | None:
+        """Return the figures of the router network; None without one."""
+        network = self._uplinks.network
+        if network is None:
+            return None
+        from edge.appliance.crossing.topology import network_status  # noqa: PLC0415 - few gateways have one
+
+        return network_status(network)
 
     def take_sample(self) -> None:
         """Take a sample; call it once a second."""
@@ -155,7 +165,21 @@ class BridgeWatch:
             budget_bytes=progress.budget_bytes if progress is not None else None,
             spent_bytes=progress.spent_bytes if progress is not None else 0,
             quiet=progress is not None and progress.quiet,
+            router=self._router_link(uplink) if isinstance(uplink, PeerConnector) else None,
         )
+
+    def _router_link(self, connector: PeerConnector) -> RouterLinkStatus | None:
+        """Return the link of a connector to a router; None for one of another type."""
+        if connector.connector.type is not ConnectorType.ROUTER:
+            return None
+        traffic, network = connector.traffic, self._uplinks.network
+        peerings = network.peerings.values() if network is not None else ()
+        peering = next((each for each in peerings if each.traffic is traffic and each.peer_name), None)
+        counts = traffic.sent, traffic.received, traffic.unanswered, traffic.outcomes
+        if network is None or peering is None:
+            return RouterLinkStatus("", 0, 0, *counts)
+        cost = network.protocol.links[peering.key].cost
+        return RouterLinkStatus(peering.peer_name, cost, peering.attached_links, *counts)
 
     def _bytes(self, part: LogSubscription) -> int:
         """Return the bytes of one log's waiting messages, in proportion to its size."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from edge.appliance.console.status import NetworkStatus
 from edge.broker.network.statements import ANYCAST, MULTICAST
 from edge.broker.router.networking.network import RouterNetwork
 
@@ -43,11 +44,15 @@ class TopologyNeighbour(msgspec.Struct, frozen=True):
     name: str
     cost: int
     sent: int
-    """Messages to it since the connection opened."""
+    """Messages to it since the connection opened, or the connector was configured."""
     received: int
     """Messages from it."""
     unanswered_bytes: int
     """Bytes of messages that it has not answered."""
+    links: int
+    """Links with messages to it: one for each address and router that they go to."""
+    waiting_links: int
+    """Addresses that wait for a link, because there are too many."""
 
 
 class TopologyStatus(msgspec.Struct, frozen=True):
@@ -63,7 +68,13 @@ class TopologyStatus(msgspec.Struct, frozen=True):
     looped: int
     """Messages that were released because they had passed this router before, or too many routers."""
     unannounced: int
-    """Addresses with consumers here that are beyond the limit of a router, so no other router knows of them."""
+    """Addresses with consumers here that are beyond the limit of the router or of a user, so no other router knows of
+    them."""
+    outcomes: dict[str, int]
+    """Answers of neighbours since the start: accepted, rejected, released, modified, and path_lost for messages without
+    an answer."""
+    dropped: int
+    """Multicast messages dropped since the start because a neighbour was too slow."""
     name_taken: bool
     """True: another router of the network has this name."""
 
@@ -71,11 +82,19 @@ class TopologyStatus(msgspec.Struct, frozen=True):
 def topology_of(network: RouterNetwork | None) -> TopologyStatus:
     """Return the state of the network."""
     if network is None:
-        return TopologyStatus("", [], [], [], 0, 0, 0, name_taken=False)
+        return TopologyStatus("", [], [], [], 0, 0, 0, {}, 0, name_taken=False)
     protocol = network.protocol
     links = protocol.links
     neighbours = [
-        TopologyNeighbour(each.peer_name, links[key].cost, each.sent, each.received, each.unanswered_bytes)
+        TopologyNeighbour(
+            each.peer_name,
+            links[key].cost,
+            each.traffic.sent,
+            each.traffic.received,
+            each.unanswered_bytes,
+            each.attached_links,
+            each.waiting_links,
+        )
         for key, each in network.peerings.items()
         if key in links
     ]
@@ -87,8 +106,32 @@ def topology_of(network: RouterNetwork | None) -> TopologyStatus:
         network.transit.received,
         network.counts.looped,
         network.unannounced,
+        network.counts.outcomes,
+        network.counts.dropped,
         name_taken=protocol.clashing,
     )
+
+
+def network_status(network: RouterNetwork) -> NetworkStatus:
+    """Return the figures of the network, for the status of the gateway."""
+    counts, protocol = network.counts, network.protocol
+    peerings = [network.peerings[key] for key in protocol.links if key in network.peerings]
+    own = protocol.database.get(network.name)
+    return {
+        "router": network.name,
+        "routers": {name: step.cost for name, step in protocol.paths.tree(network.name).items() if step.hops},
+        "neighbours": len({each.peer_name for each in peerings}),
+        "links": sum(each.attached_links for each in peerings),
+        "waiting_links": sum(each.waiting_links for each in peerings),
+        "sent": counts.sent,
+        "received": counts.received,
+        "outcomes": counts.outcomes,
+        "passed": network.transit.received,
+        "looped": counts.looped,
+        "dropped": counts.dropped,
+        "announced": len(own.announced) if own is not None else 0,
+        "unannounced": network.unannounced,
+    }
 
 
 def _routers(network: RouterNetwork) -> Iterator[TopologyRouter]:

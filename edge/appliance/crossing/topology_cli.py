@@ -58,10 +58,19 @@ def drawing(status: TopologyStatus) -> Iterator[str]:
         yield "not reached: " + ", ".join(gone)
     for each in status.neighbours:
         yield f"{each.name}: {counted(each.sent, 'message')} sent, {each.received:,} received"
+    answers = [f"{count:,} {name.replace('_', ' ')}" for name, count in status.outcomes.items() if count]
+    if answers:
+        yield f"answers of neighbours: {', '.join(answers)}"
+    if status.dropped:
+        yield f"dropped: {counted(status.dropped, 'multicast message')} for slow neighbours"
+    for each in status.neighbours:
+        if each.waiting_links:
+            yield f"{each.name}: {counted(each.waiting_links, 'address', 'addresses')} wait for one of its links"
     if status.passed_through:
         yield f"passed through: {counted(status.passed_through, 'message')}"
     if status.unannounced:
-        yield f"not announced: {counted(status.unannounced, 'address', 'addresses')} beyond the limit of a router"
+        addresses = counted(status.unannounced, "address", "addresses")
+        yield f"not announced: {addresses} beyond the limit of the router or of a user"
 
 
 def _tree(status: TopologyStatus, name: str, first: str, others: str) -> Iterator[tuple[str, str]]:

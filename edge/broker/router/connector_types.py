@@ -110,7 +110,7 @@ def router_attempts(parts: PeerConnector) -> AttemptAt:
     def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
         name = parts.gateway or "waypost"
         network = parts.router.join_network(name)
-        links = NetworkLinks(network, connector.router or RouterSettings())
+        links = NetworkLinks(network, connector.router or RouterSettings(), parts.traffic)
         return SocketAttempt(
             dialer,
             endpoint,

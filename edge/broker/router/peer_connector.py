@@ -27,6 +27,7 @@ from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.inbound_losses import InboundLosses
+from edge.broker.router.networking.neighbour_traffic import NeighbourTraffic
 from edge.broker.router.recent_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_stamps
@@ -94,6 +95,8 @@ class PeerConnector:
         self._losses = losses
         self.gateway = gateway
         self._outgoing: dict[str, _Outgoing] = {}
+        self.traffic = NeighbourTraffic()
+        """Messages of a connector to a router of the network."""
         self.forwarders: dict[str, Forwarder] = {}
         """Bound forwarders by name."""
         self.endpoints = dialed(connector, connector.type.value)
@@ -149,7 +152,9 @@ class PeerConnector:
 
     @property
     def figures(self) -> ConnectorCounters:
-        """Counters of the present forwarders."""
+        """Counters of the present forwarders; of a connector to a router those of its link."""
+        if self.connector.type is ConnectorType.ROUTER:
+            return ConnectorCounters(self.traffic.sent, self.traffic.accepted, self.traffic.rejected)
         each = [outgoing.outlet.figures for outgoing in self._outgoing.values()]
         accepted, rejected = sum(one.accepted for one in each), sum(one.rejected for one in each)
         sent = accepted + rejected + sum(one.resent for one in each) + self.outbox.in_flight

@@ -6,6 +6,7 @@ import { ActionButton, Empty, ErrorNote, Name, Pairs, Panel, Pill, Time } from "
 import { useSession } from "./session.js";
 import { useEvery } from "./state.js";
 import { bytes, clock, counted, duration, number, plain, rate } from "./text.js";
+import { Network } from "./network.js";
 import { UplinkCheck } from "./uplink_check.js";
 
 const TONES = { connected: "good", connecting: "bad", paused: "warn" };
@@ -28,6 +29,7 @@ export function Bridge() {
     ${bridge.connectors.length === 0 && html`<${Panel} title="Connectors"><${Empty} title="No hub is configured">
       Messages stay on this gateway. <code>waypost enrol</code> gets a certificate and connects it to a hub.<//><//>`}
     ${bridge.connectors.map((one) => html`<${Connector} key=${one.name} connector=${one} loaded=${setBridge} />`)}
+    <${Network} />
     ${left.length > 0 && html`<${Panel} title="Messages for forwarders that are no longer configured">
       <p class="soft">New messages are kept for them too, until they are configured again or purged (<code>waypost store purge</code>).</p>
       <${Pairs} pairs=${left.map(([name, count]) => [html`<${Name} mono>${name}<//>`, `up to ${number(count)}`])} /><//>`}`;
@@ -45,7 +47,7 @@ function Connector({ connector, loaded }) {
       <div class="g6 stack">
         ${connector.last_error && connector.state !== "connected" && html`<p class="note-bad">Last attempt: <${Name}>${connector.last_error}<//></p>`}
         <div class="do">
-          <${ActionButton} label="Test to the hub and back" main allowed=${manage}
+          <${ActionButton} label=${connector.router ? "Test the link" : "Test to the hub and back"} main allowed=${manage}
             action=${() => post(withQuery("/api/v1/bridge/test", query))} onDone=${setResults} />
           ${paused
             ? html`<${ActionButton} label="Resume" allowed=${manage} action=${() => post(withQuery("/api/v1/bridge/resume", query))} onDone=${loaded} />`
@@ -70,10 +72,19 @@ function Connector({ connector, loaded }) {
   <//>`;
 }
 
+/** Figures of a connector to a router: it stores nothing. */
+function linkPairs(one) {
+  const { neighbour, cost, links, sent, received, unanswered, outcomes } = one.router;
+  const rows = [["peer", html`<${Name}>${one.endpoint ?? "–"}<//>`]];
+  if (neighbour) rows.push(["linked to", html`<${Name}>${neighbour}<//>, cost ${number(cost)}`], ["links with messages", number(links)]);
+  rows.push(["sent", `${number(sent)}, ${number(unanswered)} unanswered`], ["accepted", `${number(outcomes.accepted)}, ${rate(one.accepted_per_s)}/s`], ["received", number(received)]);
+  return rows;
+}
+
 function pairs(one) {
   const away = one.state !== "connected";
   const drain = !one.backlog_messages ? "nothing waits" : away ? "not while it is away" : one.drain_s === null ? "not at the present rate" : duration(one.drain_s);
-  const rows = [
+  const rows = one.router ? linkPairs(one) : [
     ["peer", html`<${Name}>${one.endpoint ?? "–"}<//>`],
     ["waiting", `${number(one.backlog_messages)} (${bytes(one.backlog_bytes)})`],
     ["oldest", one.backlog_oldest_at === null ? "–" : html`<${Time} at=${one.backlog_oldest_at * 1000} relative />`],

@@ -16,6 +16,7 @@ from edge.broker.delivery.batches import EncodedBatch
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, Subscription
 from edge.broker.network.statements import ANYCAST
 from edge.broker.router.networking.hops import add_hops, amqp_with_hops, is_path_lost
+from edge.broker.router.networking.neighbour_traffic import outcome_field
 from edge.broker.router.networking.peering import Peering
 from edge.broker.router.networking.unanswered_bytes import UnansweredBytes
 
@@ -113,6 +114,7 @@ class EgressLink(Consumer):
     def accepted(self, tags: list[int]) -> None:
         """Process messages that were accepted and settled."""
         self.peering.heard()
+        self.peering.count_outcome("accepted", len(tags))
         tags.sort()
         self._settle((tag, DeliveryOutcome.ACCEPTED) for tag in tags)
 
@@ -132,6 +134,7 @@ class EgressLink(Consumer):
                 self._group.explain(self, found[0], Explanation(annotations=detail))
             elif found is not None and isinstance(detail, Condition):
                 self._group.explain(self, found[0], Explanation(detail.name, detail.description))
+            self.peering.count_outcome(outcome_field(state), 1)
             answers.append((tag, _OUTCOMES.get(state, DeliveryOutcome.RELEASED)))
         if lost:
             self._fail(lost)
@@ -179,6 +182,7 @@ class EgressLink(Consumer):
     def _fail(self, tags: Sequence[int]) -> None:
         """Answer messages that a consumer may have processed, though its answer cannot arrive."""
         failed = [self._outstanding.pop(tag) for tag in tags]
+        self.peering.count_outcome("path_lost", len(failed))
         self._unanswered.count(-sum(size for _, size in failed))
         self._group.fail(self, [position for position, _ in failed], Refusal.PATH_LOST)
 

@@ -83,7 +83,7 @@ class IngressLink(Origin):
 
     def received(self, event: Transfers) -> None:
         """Publish the messages of one read in as few runs as possible."""
-        self._peering.received += len(event.messages)
+        self._peering.count_received(len(event.messages))
         self._peering.heard()
         bodies = self._peering.engine.strip_header(event.messages, self._start) if self._start else None
         if bodies is None or event.settled or not self._passes(self._read.hops):

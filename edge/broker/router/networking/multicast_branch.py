@@ -12,6 +12,7 @@ from edge.broker.limits import NETWORK_LINK_RETRY_S
 from edge.broker.model.interfaces import Consumer, Subscription
 from edge.broker.network.statements import MULTICAST
 from edge.broker.router.networking.hops import amqp_with_hops
+from edge.broker.router.networking.neighbour_traffic import outcome_field
 from edge.broker.router.networking.peering import Peering
 from edge.broker.router.networking.unanswered_bytes import UnansweredBytes
 
@@ -35,15 +36,12 @@ class MulticastBranch(Consumer):
         """Sizes of unanswered messages, by tag."""
         peering.egress[self] = None
 
-    @property
-    def dropped(self) -> int:
-        """Messages dropped because the neighbour was too slow."""
-        return self._subscription.dropped
-
     def offer(self, offer: LiveOffer) -> None:
         """Send runs now, or keep them until there is credit (`LiveSink`)."""
         self._used_s = self.peering.now_s()
+        before = self._subscription.dropped
         self._subscription.offer(offer)
+        self.peering.network.counts.dropped += self._subscription.dropped - before
 
     # --- from the subscription ----------------------------------------------------------------------------------
 
@@ -86,12 +84,14 @@ class MulticastBranch(Consumer):
     def accepted(self, tags: list[int]) -> None:
         """Forget answered messages."""
         self.peering.heard()
+        self.peering.count_outcome("accepted", len(tags))
         take = self._sizes.pop
         self._unanswered.count(-sum(take(tag, 0) for tag in tags))
 
     def settled(self, event: Dispositions) -> None:
         """Forget answered messages: whatever the answer, each router gets one copy at most."""
-        for tag, _, remotely_settled, _ in event.items:
+        for tag, state, remotely_settled, _ in event.items:
+            self.peering.count_outcome(outcome_field(state), 1)
             if not remotely_settled:
                 self.peering.engine.settle_sent(event.link, tag)
             self._unanswered.count(-self._sizes.pop(tag, 0))
@@ -138,6 +138,7 @@ class MulticastBranch(Consumer):
         return not self._sizes and not self._subscription.waiting and now_s - self._used_s > idle_s
 
     def _release(self) -> None:
+        self.peering.count_outcome("path_lost", len(self._sizes))
         freed = sum(self._sizes.values())
         self._sizes.clear()
         self._unanswered.count(-freed)

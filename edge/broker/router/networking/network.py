@@ -31,7 +31,8 @@ from edge.broker.router.networking.capability import DESTINATION, KIND
 from edge.broker.router.networking.hops import hops_of
 from edge.broker.router.networking.ingress_link import AnycastIngress, IngressGroup, IngressLink, MulticastIngress
 from edge.broker.router.networking.multicast_branch import MulticastBranch
-from edge.broker.router.networking.peering import NetworkCounts, Peering
+from edge.broker.router.networking.neighbour_traffic import NeighbourTraffic, NetworkCounts
+from edge.broker.router.networking.peering import Peering
 from edge.broker.router.networking.remote_consumers import NetworkPath, RemoteConsumers, TransitAddress
 from edge.broker.router.networking.router_parts import NetworkHost
 
@@ -83,11 +84,14 @@ class RouterNetwork:
         greeted: Callable[[], None] = lambda: None,
         cost: int | None = None,
         interval_s: float = ROUTER_HELLO_S,
+        traffic: NeighbourTraffic | None = None,
     ) -> Peering:
         """Begin a connection to a neighbour; the arguments are those of `Peering`. `cost` and `interval_s` are set by
-        the end that has dialed."""
+        the end that has dialed. `traffic`: counts of former connections, to continue."""
         key = next(self._keys)
-        peering = self.peerings[key] = Peering(self, key, engine, wake, disconnect, greeted)
+        peering = self.peerings[key] = Peering(
+            self, key, engine, wake, disconnect, greeted, traffic or NeighbourTraffic()
+        )
         peering.begin()
         self.protocol.connected(key, self.now_s(), cost, interval_s)
         self._flush()

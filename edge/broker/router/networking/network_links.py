@@ -9,6 +9,7 @@ from bridge.amqp_connection import AmqpConnection
 from bridge.connectors.settings import RouterSettings
 from bridge.engine import Accepted, Condition, Detached, Dispositions, Link, LinkFlow, Transfers
 from bridge.uplink import UplinkShell
+from edge.broker.router.networking.neighbour_traffic import NeighbourTraffic
 from edge.broker.router.networking.network import RouterNetwork
 from edge.broker.router.networking.peering import Peering
 
@@ -19,9 +20,11 @@ class NetworkLinks:
     deadline: float | None = None
     """The network greets and finds silent neighbours in each housekeeping of the broker."""
 
-    def __init__(self, network: RouterNetwork, settings: RouterSettings) -> None:
+    def __init__(self, network: RouterNetwork, settings: RouterSettings, traffic: NeighbourTraffic) -> None:
+        """`traffic` counts the messages of the connector."""
         self._network = network
         self._settings = settings
+        self._traffic = traffic
         self._peering: Peering | None = None
 
     def driven_by(self, driver: UplinkShell) -> None:
@@ -38,6 +41,7 @@ class NetworkLinks:
             greeted=partial(connection.up, batching=False),
             cost=self._settings.cost,
             interval_s=self._settings.hello_interval_s,
+            traffic=self._traffic,
         )
 
     def attached(self, link: Link) -> bool:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Final, Protocol
 
-import msgspec
-
 from bridge.engine import Condition, Dispositions, Engine, Link, Transfers, describe_condition
 from edge.broker.limits import (
     NETWORK_IN_FLIGHT_BYTES_MAX,
@@ -25,6 +23,7 @@ from edge.broker.limits import (
 )
 from edge.broker.model.authorization import NETWORK
 from edge.broker.router.networking.capability import CAPABILITY, DESTINATION, KIND
+from edge.broker.router.networking.neighbour_traffic import NeighbourTraffic, NetworkCounts
 
 _CONTROL_CREDIT: Final = 64
 _since = itemgetter(0)
@@ -83,13 +82,6 @@ class IngressOwner(Protocol):
         ...
 
 
-class NetworkCounts(msgspec.Struct):
-    """Counts of a router network at one router since the start."""
-
-    looped: int = 0
-    """Messages that were released because they had passed this router, or too many routers."""
-
-
 class PeeringNetwork(Protocol):
     """The network, as its connections see it."""
 
@@ -130,9 +122,10 @@ class Peering:
         wake: Callable[[], None],
         disconnect: Callable[[str], None],
         greeted: Callable[[], None],
+        traffic: NeighbourTraffic,
     ) -> None:
         """`wake` requests a write. `disconnect` closes the connection for a reason. `greeted` is called when the
-        neighbour has greeted."""
+        neighbour has greeted. `traffic` counts its messages."""
         self.network = network
         self.key = key
         self.engine = engine
@@ -142,8 +135,7 @@ class Peering:
         """Name of the neighbour; empty before its first greeting."""
         self.heard_s = 0.0
         """Time at which the last messages or answers arrived."""
-        self.sent = self.received = 0
-        """Messages since the connection opened."""
+        self.traffic = traffic
         self.egress: dict[EgressOwner, None] = {}
         self.ingress: dict[IngressOwner, None] = {}
         self.over = False
@@ -170,6 +162,21 @@ class Peering:
     def heard(self) -> None:
         """Note that the neighbour is alive."""
         self.heard_s = self.now_s()
+
+    def count_sent(self, messages: int) -> None:
+        """Count messages to the neighbour."""
+        self.traffic.sent += messages
+        self.network.counts.sent += messages
+
+    def count_received(self, messages: int) -> None:
+        """Count messages from the neighbour."""
+        self.traffic.received += messages
+        self.network.counts.received += messages
+
+    def count_outcome(self, outcome: str, messages: int) -> None:
+        """Count answers of the neighbour, by the field of `NeighbourTraffic`."""
+        for counts in (self.traffic, self.network.counts):
+            setattr(counts, outcome, getattr(counts, outcome) + messages)
 
     @property
     def unanswered_bytes(self) -> int:
