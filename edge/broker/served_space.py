@@ -82,6 +82,7 @@ class ServedSpace:
             clock_good=clock_good,
             merge_live=merge_live,
             links_routers=not configuration.hosts,  # a tenant's space is none: a gateway has one name in its network
+            tracer=tracer,
         )
         self.router = self._space.router
         api = configuration.device_api

@@ -16,6 +16,7 @@ from bridge.transport.turn import turn_of
 from edge.broker.limits import PENDING_BYTES_LOW, PENDING_BYTES_MAX, Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable
+from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.router.live_subscriptions import MergeLive, unmerged
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
@@ -44,6 +45,7 @@ class Space:
         merge_live: MergeLive = unmerged,
         schedules: bool = True,
         links_routers: bool = True,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`drivers` returns the connections that fill the store. `quota_bytes` limits the bodies it may keep (None: as
         many as fit on the medium above the floor of `limits`). The other parameters are the router's."""
@@ -68,6 +70,7 @@ class Space:
             soon=self._loop.call_soon,
             schedules=schedules,
             links_routers=links_routers,
+            tracer=tracer,
         )
         self.router.quotas.keep_free(limits.free_floor_bytes)
         self.router.quotas.bound_space(quota_bytes)

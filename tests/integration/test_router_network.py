@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal
+from edge.broker.tracing.events import line_of
+from edge.broker.tracing.watch import TraceFilter
 from tests.support.router_network import NetworkConsumer, NetworkOrigin, eventually, routers
 
 LINE = (("a", "b", 1), ("b", "c", 1))
@@ -137,6 +139,41 @@ async def test_unanswered_messages_of_a_lost_link_fail_and_go_to_nobody_else() -
         await eventually(lambda: len(sender.answers) == 2)
         assert sender.outcomes == {Refusal.PATH_LOST: 2}
         assert other.got == []
+
+
+@scenario
+async def test_the_packet_trace_shows_messages_of_links_between_routers_and_their_answers() -> None:
+    async with routers("a", "b", "c", links=LINE) as (a, b, c):
+        sender = NetworkOrigin(a, "jobs/x")
+        NetworkConsumer(c, "jobs/x", outcome=DeliveryOutcome.REJECTED)
+        await eventually(lambda: sender.credit)
+        traced = (
+            (a, TraceFilter(), "-> b relayed jobs/x", "1 message to c"),
+            (b, TraceFilter("a"), "<- a relayed jobs/x", "1 message by a"),
+            (b, TraceFilter("c"), "-> c relayed jobs/x", "1 message to c"),
+            (b, TraceFilter(address="jobs/#"), "== a relayed jobs/x", "refused because"),
+            (a, TraceFilter("b"), "== b relayed jobs/x", "rejected, 1 message, the answer of the neighbour"),
+        )
+        watches = [router.broker.tracer.watch(about, lambda: None) for router, about, *_ in traced]
+        other = b.broker.tracer.watch(TraceFilter(address="news/#"), lambda: None)
+        sender.publish("1")
+        await eventually(lambda: sender.answers)
+        for watch, (router, _, begin, words) in zip(watches, traced, strict=True):
+            lines = [line_of(event).partition(" ")[2] for event in watch.take()]
+            assert any(line.startswith(begin) and words in line for line in lines), (router.name, begin, lines)
+        assert not [event for event in other.take() if event.name == "relayed"]
+
+
+@scenario
+async def test_the_packet_trace_shows_multicast_messages_between_routers() -> None:
+    async with routers("a", "b", links=LINE[:1]) as (a, b):
+        sender = NetworkOrigin(a, "news/x")
+        receiver = NetworkConsumer(b, "news/x")
+        await eventually(lambda: a.network.sinks("news/x"))
+        watch = b.broker.tracer.watch(TraceFilter("a"), lambda: None)
+        sender.publish("1", "2")
+        await eventually(lambda: len(receiver.got) == 2)
+        assert any(event.name == "relayed" and event.address == "news/x" for event in watch.take())
 
 
 @scenario

@@ -96,6 +96,25 @@ class Tracer(Protocol):
         """Report an HTTP request and its answer."""
         ...
 
+    def relayed(self, run: RelayedMessages) -> None:
+        """Report messages between this router and a neighbour, or their answers."""
+        ...
+
+
+class RelayedMessages(NamedTuple):
+    """Messages of one address between this router and a neighbour, or the answers to them."""
+
+    neighbour: str
+    from_neighbour: bool
+    """True for messages from the neighbour, and for our answers to them."""
+    address: str
+    messages: int
+    route: str
+    """Routers that they have passed, or the one to which they go; empty for answers and multicast messages."""
+    outcome: str = ""
+    """Answer; empty: these are messages."""
+    payload_bytes: int | None = None
+
 
 class HttpRequest(NamedTuple):
     """One HTTP request and its answer, without their bodies."""
@@ -154,6 +173,9 @@ class Untraced:
         """Do nothing."""
 
     def requested(self, request: HttpRequest) -> None:
+        """Do nothing."""
+
+    def relayed(self, run: RelayedMessages) -> None:
         """Do nothing."""
 
 

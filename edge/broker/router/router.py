@@ -34,7 +34,7 @@ from edge.broker.model.interfaces import (
     SubscribeOptions,
 )
 from edge.broker.model.isolation import EventListeners, call_isolated, call_origin
-from edge.broker.model.tracing import Destination
+from edge.broker.model.tracing import UNTRACED, Destination, Tracer
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Quotas
 from edge.broker.router.answers import Answers
@@ -121,14 +121,15 @@ class Router:
         soon: Callable[[Callable[[], None]], object] | None = None,
         schedules: bool = True,
         links_routers: bool = True,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
         `soon` is that of `ReadySet`. `policies` are by pattern of the rule, those of subscriptions by ``topic::name``.
         `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines live subscriptions that get a single
         copy. `limits` bound names of clients (None: defaults). `schedules`: messages may request a delivery time,
-        `links_routers`: routers may link to this one."""
+        `links_routers`: routers may link to this one; `tracer` shows their messages."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
-        self.now_ns, self.now_s, self.links_routers = clock_ns, now_s, links_routers
+        self.now_ns, self.now_s, self.links_routers, self.tracer = clock_ns, now_s, links_routers, tracer
         self.clock = MessageClock(clock_ns, clock_good, now_s)
         self.figures, self._store, self._clock_good = MessageCounts(), store, clock_good
         self.flush_soon = flush_soon = flush_soon or self.flush
@@ -162,9 +163,7 @@ class Router:
             store.state,
             store.logs,
             self.addresses,
-            logs,
-            self.names,
-            unused_s=limits.queue_unused_s, forgotten=self._forget_queue,
+            logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue,
         )  # fmt: skip
         self.feeds.call_for_unfollowed(self.queues.handle_unfollowed)
         self.durable_subscriptions = DurableSubscriptions(

@@ -17,15 +17,16 @@ from urllib.parse import unquote
 
 from bridge.transport.connection import ConnectionMachine
 from bridge.transport.driver import ConnectionDriver, ConnectionOwner
-from edge.broker.model.tracing import HttpRequest, MakeOwner, Traceable, as_traceable
+from edge.broker.model.tracing import HttpRequest, MakeOwner, RelayedMessages, Traceable, as_traceable
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.tracing.dissector import Dissector
-from edge.broker.tracing.events import TraceEvent, line_of, utc
+from edge.broker.tracing.events import IN, OUT, TraceEvent, line_of, utc
 from edge.broker.tracing.limits import TRACES_MAX
 from edge.broker.tracing.mqtt import MqttDissector
 from edge.broker.tracing.runs import TracedRuns
 from edge.broker.tracing.tap import Tap
 from edge.broker.tracing.watch import TraceFilter, TraceNames, TraceWatch, WatchedLog
+from edge.output.amounts import counted
 
 log = logging.getLogger("edge.broker.trace")
 
@@ -155,6 +156,28 @@ class PacketTracer:
             text=request.error or f"answered with {request.sent_bytes} B",
         )
         self._report(TraceNames(user, user, "", request.remote), event, (address,) if address else ())
+
+    def relayed(self, run: RelayedMessages) -> None:
+        count, answered = counted(run.messages, "message"), bool(run.outcome)
+        if answered:
+            text = f"{count}, {'our answer' if run.from_neighbour else 'the answer of the neighbour'}"
+        elif run.from_neighbour:
+            text = f"{count} by {run.route}"
+        else:
+            text = f"{count} to {run.route}" if run.route else count
+        event = TraceEvent(
+            kind="outcome" if answered else "packet",
+            direction="" if answered else IN if run.from_neighbour else OUT,
+            client=run.neighbour,
+            protocol="router",
+            name="relayed",
+            address=run.address,
+            payload_bytes=run.payload_bytes,
+            outcome=run.outcome,
+            count=run.messages,
+            text=text,
+        )
+        self._report(TraceNames(run.neighbour, "", "", ""), event, (run.address,))
 
     # --- edge.broker.tracing.tap.TraceContext -----------------------------------------------------------------
 

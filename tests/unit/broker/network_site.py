@@ -13,6 +13,7 @@ from edge.broker.delivery.anycast import HeldMessages
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import MessageCounts, Origin, Refusal
 from edge.broker.model.isolation import EventListeners
+from edge.broker.model.tracing import UNTRACED
 from edge.broker.network.statements import Hello, NetworkDocument, Statement, encode_document
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.networking.egress_link import EgressLink
@@ -118,6 +119,7 @@ class NetworkSite:
             tick_listeners=EventListeners("t"),
             address_listeners=EventListeners("a"),
             stamp=lambda: (0, 0),
+            tracer=UNTRACED,
             forget_routes=self._forget_routes,
         )
         self.network = RouterNetwork("a", host, CreditWatchers())

@@ -114,7 +114,7 @@ class EgressLink(Consumer):
     def accepted(self, tags: list[int]) -> None:
         """Process messages that were accepted and settled."""
         self.peering.heard()
-        self.peering.count_outcome("accepted", len(tags))
+        self._count("accepted", len(tags))
         tags.sort()
         self._settle((tag, DeliveryOutcome.ACCEPTED) for tag in tags)
 
@@ -134,7 +134,7 @@ class EgressLink(Consumer):
                 self._group.explain(self, found[0], Explanation(annotations=detail))
             elif found is not None and isinstance(detail, Condition):
                 self._group.explain(self, found[0], Explanation(detail.name, detail.description))
-            self.peering.count_outcome(outcome_field(state), 1)
+            self._count(outcome_field(state), 1)
             answers.append((tag, _OUTCOMES.get(state, DeliveryOutcome.RELEASED)))
         if lost:
             self._fail(lost)
@@ -182,9 +182,15 @@ class EgressLink(Consumer):
     def _fail(self, tags: Sequence[int]) -> None:
         """Answer messages that a consumer may have processed, though its answer cannot arrive."""
         failed = [self._outstanding.pop(tag) for tag in tags]
-        self.peering.count_outcome("path_lost", len(failed))
+        self._count("path_lost", len(failed))
         self._unanswered.count(-sum(size for _, size in failed))
         self._group.fail(self, [position for position, _ in failed], Refusal.PATH_LOST)
+
+    def _count(self, outcome: str, messages: int) -> None:
+        self.peering.count_outcome(outcome, messages)
+        if self.peering.traced:
+            words = outcome.replace("_", " ")
+            self.peering.trace(self._group.pattern, messages, from_neighbour=False, outcome=words)
 
     def _send(self, positions: Sequence[int], messages: list[bytes]) -> None:
         link = self._link
@@ -200,6 +206,9 @@ class EgressLink(Consumer):
         first = self._tag
         self._tag += len(messages)
         self._used_s = self.peering.now_s()
+        if self.peering.traced:
+            size, to = sum(map(len, messages)), self.destination
+            self.peering.trace(self._group.pattern, len(messages), from_neighbour=False, route=to, payload_bytes=size)
         sizes = self._unanswered.send(link, first, messages)
         self._outstanding.update(enumerate(zip(positions, sizes, strict=True), first))
 

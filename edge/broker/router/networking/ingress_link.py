@@ -91,7 +91,7 @@ class IngressLink(Origin):
         else:
             run = self._run(AMQP if self._read.at_most_once else AMQP | 1)
             run.bodies = bodies
-            self.publish(run, event.deliveries)
+            self._take(run, event.deliveries)
         self.top_up()
 
     def _publish_each(self, event: Transfers) -> None:
@@ -151,8 +151,12 @@ class IngressLink(Origin):
         return PassedRun(self.address, start.hops[0], flags | good, start.header, [], received_at, start.hops)
 
     def _take(self, run: PassedRun | None, tokens: Sequence[int]) -> None:
-        if run is not None:
-            self.publish(run, tokens)
+        if run is None:
+            return
+        if self._peering.traced:
+            count, route = len(run.bodies), ", ".join(run.hops)
+            self._peering.trace(self.address, count, from_neighbour=True, route=route, payload_bytes=run.size)
+        self.publish(run, tokens)
 
     def _grant(self, window: int) -> None:
         link = self._link
@@ -193,12 +197,14 @@ class AnycastIngress(IngressLink):
     # --- from the group -----------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
+        self._peering.trace(self.address, len(tokens), from_neighbour=True, outcome="accepted")
         self._settle(tokens, DeliveryState.ACCEPTED, None)
 
     def explained(self, tokens: Sequence[int], explanation: Explanation) -> None:
         self._explanations.update(dict.fromkeys(tokens, explanation))
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self._peering.trace(self.address, len(tokens), from_neighbour=True, outcome=f"refused because {why.value}")
         for token in tokens if self._explanations else ():
             condition, description, annotations = self._explanations.pop(token, _UNEXPLAINED)
             if annotations and why in _MODIFIED:

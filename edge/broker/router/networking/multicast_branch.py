@@ -65,6 +65,9 @@ class MulticastBranch(Consumer):
             return
         limit = link.max_message_size
         messages = [message for message in messages if not limit or len(message) <= limit]
+        if self.peering.traced:
+            size = sum(map(len, messages))
+            self.peering.trace(self.address, len(messages), from_neighbour=False, payload_bytes=size)
         first = self._tag
         self._tag += len(messages)
         self._sizes.update(enumerate(self._unanswered.send(link, first, messages), first))

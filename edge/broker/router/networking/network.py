@@ -45,6 +45,7 @@ class RouterNetwork:
     def __init__(self, name: str, router: NetworkHost, watchers: CreditWatchers) -> None:
         """`name` of this router is unique in its network. `watchers` wait for credit of addresses."""
         self.name = name
+        self.tracer = router.tracer
         self.counts = NetworkCounts()
         self.transit = MessageCounts()
         """Counts of messages that pass through."""

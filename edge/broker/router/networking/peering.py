@@ -22,6 +22,7 @@ from edge.broker.limits import (
     NETWORK_STATEMENTS_WAITING_BYTES_MAX,
 )
 from edge.broker.model.authorization import NETWORK
+from edge.broker.model.tracing import RelayedMessages, Tracer
 from edge.broker.router.networking.capability import CAPABILITY, DESTINATION, KIND
 from edge.broker.router.networking.neighbour_traffic import NeighbourTraffic, NetworkCounts
 
@@ -87,6 +88,7 @@ class PeeringNetwork(Protocol):
 
     name: str
     counts: NetworkCounts
+    tracer: Tracer
     leaving: bool
     """True during an orderly stop: the neighbour gets no further credit."""
 
@@ -162,6 +164,26 @@ class Peering:
     def heard(self) -> None:
         """Note that the neighbour is alive."""
         self.heard_s = self.now_s()
+
+    @property
+    def traced(self) -> bool:
+        """True while a packet trace runs, which `trace` is for."""
+        return self.network.tracer.active
+
+    def trace(
+        self,
+        address: str,
+        count: int,
+        *,
+        from_neighbour: bool,
+        route: str = "",
+        outcome: str = "",
+        payload_bytes: int | None = None,
+    ) -> None:
+        """Show messages, or their answers, in the packet trace; see `RelayedMessages`."""
+        if count and self.traced:
+            messages = RelayedMessages(self.peer_name, from_neighbour, address, count, route, outcome, payload_bytes)
+            self.network.tracer.relayed(messages)
 
     def count_sent(self, messages: int) -> None:
         """Count messages to the neighbour."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from edge.broker.delivery import WaitingPool
 from edge.broker.model.interfaces import MessageCounts
 from edge.broker.model.isolation import EventListeners
+from edge.broker.model.tracing import Tracer
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.subscriptions import SubscriptionRegistry
 
@@ -53,6 +54,11 @@ class NetworkHost(Protocol):
     @property
     def address_listeners(self) -> EventListeners[[]]:
         """Called when addresses may have other types."""
+        ...
+
+    @property
+    def tracer(self) -> Tracer:
+        """Shows messages to operators."""
         ...
 
     def stamp(self) -> tuple[int, int]:
