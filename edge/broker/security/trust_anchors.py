@@ -49,7 +49,7 @@ class FoundIssuers(NamedTuple):
 
 
 class TrustedAuthorities:
-    """Authorities of all tenants. Looking one up takes some 0.2 ms: a signature is verified."""
+    """Authorities of all tenants. Looking one up verifies a signature: 2 ms on a busy machine."""
 
     def __init__(self, anchors: Mapping[str, Sequence[TrustAnchor]]) -> None:
         """`anchors` by tenant; one that cannot be read is left out, and logged."""
