@@ -87,7 +87,7 @@ def _prepare_hub(operator: HubOperator) -> None:
     ):
         answer = operator.send(method, path, body)
         assert 200 <= answer.status < 300, answer
-    query = "selector=site%3Dlyon&waves=1,100%25&note=recipes%20of%20spring"
+    query = "selector=site%3Dlyon&waves=1,100%25"
     made = operator.send("POST", f"rollouts?{query}", SPRING, "application/yaml")
     assert 200 <= made.status < 300, made
     campaign_world.start_campaign(operator)

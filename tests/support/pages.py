@@ -12,6 +12,8 @@ README: Final = ROOT / "README.md"
 PAGES: Final = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of code: its language and its text."""
+OTHER_KINDS: Final = re.compile(r"^ *kind: (Hub|Simulation)$", re.MULTILINE)
+"""Kinds of other programs than the gateway."""
 ENROLLED: Final = """
 apiVersion: waypost/v1
 kind: Gateway

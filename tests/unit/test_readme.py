@@ -17,7 +17,7 @@ from edge.appliance.main import load
 from edge.configuration.kinds import KINDS
 from launcher.__main__ import IN_CHECKOUT
 from tests.support.checkout import ROOT
-from tests.support.pages import BLOCK, ENROLLED, PAGES, README, name
+from tests.support.pages import BLOCK, ENROLLED, OTHER_KINDS, PAGES, README, name
 
 PATH_OF_A_READING = ROOT / "docs/explanation/path-of-a-reading.md"
 README_LINES_MAX = 150
@@ -36,9 +36,6 @@ STEPS = [
 ]
 """The path of one reading, in order."""
 FOLDERS = ("bridge", "edge", "cloud", "spark", "images", "simulator", "firmware_examples", "tests", ".ci")
-
-OTHER_KINDS = re.compile(r"^ *kind: (Hub|Simulation)$", re.MULTILINE)
-"""Kinds of other programs than the gateway."""
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:

@@ -35,7 +35,7 @@ class ProvisionRefused(Exception):
     """The registry refuses a device; the message is the reason, for its gateway."""
 
 
-@hides("credentials")
+@hides("document", "credentials")
 class CertifiedRegistration(NamedTuple):
     """Device as its certificate and the present document of its tenant make it."""
 

@@ -21,7 +21,7 @@ from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.configuration.resources import GatewaySpec, HubPart
 from tests.support.checkout import ROOT
-from tests.support.pages import BLOCK, PAGES, name
+from tests.support.pages import BLOCK, OTHER_KINDS, PAGES, name
 
 FIRST = FirstGateway(
     name="hall",
@@ -41,7 +41,7 @@ def examples() -> Iterator[tuple[str, str]]:
     folders = ("bridge", "edge", "cloud/hub", "cloud/deploy", "images", "firmware_examples")
     for page in (*PAGES, *(each for folder in folders for each in (ROOT / folder).rglob("README.md"))):
         for language, text in BLOCK.findall(page.read_text()):
-            if language == "yaml" and "apiVersion" in text and "kind: Hub" not in text:
+            if language == "yaml" and "apiVersion" in text and not OTHER_KINDS.search(text):
                 yield name(page), text
 
 

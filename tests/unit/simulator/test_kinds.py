@@ -13,6 +13,7 @@ from bridge.resources.completion import json_schema
 from bridge.resources.errors import ConfigurationRejected
 from simulator.kinds import KINDS, parse_place, read_simulation
 from simulator.planning import all_names, with_urls
+from tests.support.pages import BLOCK, PAGES
 
 EXAMPLES = Path(simulator.cli.__file__).parent / "examples"
 HEAD = "apiVersion: waypost/v1\nkind: Simulation\nmetadata: {name: x}\nspec:\n"
@@ -33,6 +34,15 @@ def test_examples_follow_the_schema(name: str) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), json_schema(KINDS))
     spec = read_simulation(str(path))
     assert len(all_names(spec)) == sum(group.count for group in spec.devices)
+
+
+def test_examples_on_pages_are_read(tmp_path: Path) -> None:
+    blocks = [text for page in PAGES for _, text in BLOCK.findall(page.read_text()) if "kind: Simulation" in text]
+    assert blocks
+    for text in blocks:
+        path = tmp_path / "file.yaml"
+        path.write_text(text)
+        assert read_simulation(str(path)).devices
 
 
 def test_every_example_is_offered() -> None:
