@@ -89,3 +89,23 @@ async def _measure() -> None:
             assert line in metrics
         assert "waypost_network" not in exposition(lambda: {"network": None}).decode()
         assert "answers of neighbours: 2 accepted, 1 rejected" in list(drawing(topology_of(a.network)))
+
+
+def test_messages_stay_counted_when_their_link_has_ended() -> None:
+    asyncio.run(_lose_a_link())
+
+
+async def _lose_a_link() -> None:
+    async with routers("a", "b", links=(("a", "b", 3),)) as (a, b):
+        NetworkConsumer(a, "jobs/x", outcome=None)
+        sender = NetworkOrigin(b, "jobs/x")
+        await eventually(lambda: sender.credit)
+        sender.publish("1")
+        await eventually(lambda: a.network.traffic.received == 1)
+        (connector,) = a.uplinks
+        connector.dialer.pause()
+        await eventually(lambda: not a.network.peerings and not b.network.peerings)
+        assert (a.network.traffic.received, b.network.traffic.sent, b.network.traffic.path_lost) == (1, 1, 1)
+        connector.dialer.resume()
+        await eventually(lambda: b.network.peerings and a.reached == {"a", "b"})
+        assert (a.network.traffic.received, b.network.traffic.sent) == (1, 1)

@@ -106,7 +106,7 @@ def topology_of(network: RouterNetwork | None) -> TopologyStatus:
         network.transit.received,
         network.counts.looped,
         network.unannounced,
-        network.counts.outcomes,
+        network.traffic.outcomes,
         network.counts.dropped,
         name_taken=protocol.clashing,
     )
@@ -114,7 +114,7 @@ def topology_of(network: RouterNetwork | None) -> TopologyStatus:
 
 def network_status(network: RouterNetwork) -> NetworkStatus:
     """Return the figures of the network, for the status of the gateway."""
-    counts, protocol = network.counts, network.protocol
+    counts, traffic, protocol = network.counts, network.traffic, network.protocol
     peerings = [network.peerings[key] for key in protocol.links if key in network.peerings]
     own = protocol.database.get(network.name)
     return {
@@ -123,9 +123,9 @@ def network_status(network: RouterNetwork) -> NetworkStatus:
         "neighbours": len({each.peer_name for each in peerings}),
         "links": sum(each.attached_links for each in peerings),
         "waiting_links": sum(each.waiting_links for each in peerings),
-        "sent": counts.sent,
-        "received": counts.received,
-        "outcomes": counts.outcomes,
+        "sent": traffic.sent,
+        "received": traffic.received,
+        "outcomes": traffic.outcomes,
         "passed": network.transit.received,
         "looped": counts.looped,
         "dropped": counts.dropped,

@@ -64,6 +64,8 @@ class PacketTracer:
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """`drivers` returns the drivers of all open connections; `gate` knows why logins fail; `now_ns` is UTC."""
+        self.active = False
+        """True while a trace is running; read for each run, so it is no property."""
         self.runs = TracedRuns()
         self._drivers = drivers
         self._gate = gate
@@ -73,10 +75,6 @@ class PacketTracer:
         self._taps: dict[Tap, None] = {}
 
     # --- for watchers -----------------------------------------------------------------------------------------
-
-    @property
-    def active(self) -> bool:
-        return bool(self._watches)
 
     def watch(
         self, about: TraceFilter, arrived: Callable[[], None], shows_payload: Callable[[str], bool] | None = None
@@ -98,6 +96,7 @@ class PacketTracer:
         if watch not in self._watches:
             return
         self._watches.remove(watch)
+        self.active = bool(self._watches)
         for tap in list(self._taps):
             if watch in tap.watches:
                 tap.watched_by([each for each in tap.watches if each is not watch])
@@ -213,6 +212,7 @@ class PacketTracer:
 
     def _begin(self, watch: TraceWatch) -> None:
         self._watches.append(watch)
+        self.active = True
         for driver in list(self._drivers()):
             self._join(driver, watch)
 

@@ -114,7 +114,9 @@ class EgressLink(Consumer):
     def accepted(self, tags: list[int]) -> None:
         """Process messages that were accepted and settled."""
         self.peering.heard()
-        self._count("accepted", len(tags))
+        self.peering.traffic.accepted += len(tags)
+        if self.peering.tracer.active:
+            self._trace("accepted", len(tags))
         tags.sort()
         self._settle((tag, DeliveryOutcome.ACCEPTED) for tag in tags)
 
@@ -188,9 +190,10 @@ class EgressLink(Consumer):
 
     def _count(self, outcome: str, messages: int) -> None:
         self.peering.count_outcome(outcome, messages)
-        if self.peering.traced:
-            words = outcome.replace("_", " ")
-            self.peering.trace(self._group.pattern, messages, from_neighbour=False, outcome=words)
+        self._trace(outcome.replace("_", " "), messages)
+
+    def _trace(self, outcome: str, messages: int) -> None:
+        self.peering.trace(self._group.pattern, messages, from_neighbour=False, outcome=outcome)
 
     def _send(self, positions: Sequence[int], messages: list[bytes]) -> None:
         link = self._link
@@ -206,7 +209,7 @@ class EgressLink(Consumer):
         first = self._tag
         self._tag += len(messages)
         self._used_s = self.peering.now_s()
-        if self.peering.traced:
+        if self.peering.tracer.active:
             size, to = sum(map(len, messages)), self.destination
             self.peering.trace(self._group.pattern, len(messages), from_neighbour=False, route=to, payload_bytes=size)
         sizes = self._unanswered.send(link, first, messages)

@@ -83,7 +83,7 @@ class IngressLink(Origin):
 
     def received(self, event: Transfers) -> None:
         """Publish the messages of one read in as few runs as possible."""
-        self._peering.count_received(len(event.messages))
+        self._peering.traffic.received += len(event.messages)
         self._peering.heard()
         bodies = self._peering.engine.strip_header(event.messages, self._start) if self._start else None
         if bodies is None or event.settled or not self._passes(self._read.hops):
@@ -153,7 +153,7 @@ class IngressLink(Origin):
     def _take(self, run: PassedRun | None, tokens: Sequence[int]) -> None:
         if run is None:
             return
-        if self._peering.traced:
+        if self._peering.tracer.active:
             count, route = len(run.bodies), ", ".join(run.hops)
             self._peering.trace(self.address, count, from_neighbour=True, route=route, payload_bytes=run.size)
         self.publish(run, tokens)
@@ -197,7 +197,8 @@ class AnycastIngress(IngressLink):
     # --- from the group -----------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self._peering.trace(self.address, len(tokens), from_neighbour=True, outcome="accepted")
+        if self._peering.tracer.active:
+            self._peering.trace(self.address, len(tokens), from_neighbour=True, outcome="accepted")
         self._settle(tokens, DeliveryState.ACCEPTED, None)
 
     def explained(self, tokens: Sequence[int], explanation: Explanation) -> None:

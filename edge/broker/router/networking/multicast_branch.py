@@ -65,7 +65,7 @@ class MulticastBranch(Consumer):
             return
         limit = link.max_message_size
         messages = [message for message in messages if not limit or len(message) <= limit]
-        if self.peering.traced:
+        if self.peering.tracer.active:
             size = sum(map(len, messages))
             self.peering.trace(self.address, len(messages), from_neighbour=False, payload_bytes=size)
         first = self._tag
@@ -87,7 +87,7 @@ class MulticastBranch(Consumer):
     def accepted(self, tags: list[int]) -> None:
         """Forget answered messages."""
         self.peering.heard()
-        self.peering.count_outcome("accepted", len(tags))
+        self.peering.traffic.accepted += len(tags)
         take = self._sizes.pop
         self._unanswered.count(-sum(take(tag, 0) for tag in tags))
 

@@ -48,9 +48,14 @@ class NeighbourTraffic(msgspec.Struct):
         """Number of messages by outcome (`OUTCOMES`)."""
         return {name: getattr(self, name) for name in OUTCOMES}
 
+    def add(self, other: NeighbourTraffic) -> None:
+        """Add the counts of another neighbour."""
+        for name in ("sent", "received", *OUTCOMES):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
-class NetworkCounts(NeighbourTraffic):
-    """Counts of a router network at one router since the start, over all neighbours."""
+
+class NetworkCounts(msgspec.Struct):
+    """Further counts of a router network at one router since the start, over all neighbours."""
 
     looped: int = 0
     """Messages that were released because they had passed this router, or too many routers."""

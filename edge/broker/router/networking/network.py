@@ -46,6 +46,10 @@ class RouterNetwork:
         """`name` of this router is unique in its network. `watchers` wait for credit of addresses."""
         self.name = name
         self.tracer = router.tracer
+        self._of_connectors: dict[int, NeighbourTraffic] = {}
+        """Counts that continue with the next connection of a connector, by identity."""
+        self._of_ended = NeighbourTraffic()
+        """Counts of ended connections that neighbours had dialed."""
         self.counts = NetworkCounts()
         self.transit = MessageCounts()
         """Counts of messages that pass through."""
@@ -90,6 +94,8 @@ class RouterNetwork:
         """Begin a connection to a neighbour; the arguments are those of `Peering`. `cost` and `interval_s` are set by
         the end that has dialed. `traffic`: counts of former connections, to continue."""
         key = next(self._keys)
+        if traffic is not None:
+            self._of_connectors[id(traffic)] = traffic
         peering = self.peerings[key] = Peering(
             self, key, engine, wake, disconnect, greeted, traffic or NeighbourTraffic()
         )
@@ -109,7 +115,18 @@ class RouterNetwork:
         self._branches = {key: each for key, each in self._branches.items() if each.peering is not peering}
         self._flush()  # other paths first: what waits would be refused without a consumer
         peering.close()
+        if id(peering.traffic) not in self._of_connectors:
+            self._of_ended.add(peering.traffic)
         self._flush()
+
+    @property
+    def traffic(self) -> NeighbourTraffic:
+        """Messages to and from all neighbours since the start."""
+        found = {id(each.traffic): each.traffic for each in self.peerings.values()} | self._of_connectors
+        total = NeighbourTraffic()
+        for each in (self._of_ended, *found.values()):
+            total.add(each)
+        return total
 
     def leave(self) -> None:
         """Prepare an orderly stop: grant neighbours no credit, and let all routers find other paths. Messages on their

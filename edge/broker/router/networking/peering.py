@@ -138,6 +138,7 @@ class Peering:
         self.heard_s = 0.0
         """Time at which the last messages or answers arrived."""
         self.traffic = traffic
+        self.tracer = network.tracer
         self.egress: dict[EgressOwner, None] = {}
         self.ingress: dict[IngressOwner, None] = {}
         self.over = False
@@ -165,11 +166,6 @@ class Peering:
         """Note that the neighbour is alive."""
         self.heard_s = self.now_s()
 
-    @property
-    def traced(self) -> bool:
-        """True while a packet trace runs, which `trace` is for."""
-        return self.network.tracer.active
-
     def trace(
         self,
         address: str,
@@ -181,24 +177,13 @@ class Peering:
         payload_bytes: int | None = None,
     ) -> None:
         """Show messages, or their answers, in the packet trace; see `RelayedMessages`."""
-        if count and self.traced:
+        if count and self.tracer.active:
             messages = RelayedMessages(self.peer_name, from_neighbour, address, count, route, outcome, payload_bytes)
             self.network.tracer.relayed(messages)
 
-    def count_sent(self, messages: int) -> None:
-        """Count messages to the neighbour."""
-        self.traffic.sent += messages
-        self.network.counts.sent += messages
-
-    def count_received(self, messages: int) -> None:
-        """Count messages from the neighbour."""
-        self.traffic.received += messages
-        self.network.counts.received += messages
-
     def count_outcome(self, outcome: str, messages: int) -> None:
         """Count answers of the neighbour, by the field of `NeighbourTraffic`."""
-        for counts in (self.traffic, self.network.counts):
-            setattr(counts, outcome, getattr(counts, outcome) + messages)
+        setattr(self.traffic, outcome, getattr(self.traffic, outcome) + messages)
 
     @property
     def unanswered_bytes(self) -> int:

@@ -28,7 +28,7 @@ class UnansweredBytes:
         sizes = [NETWORK_MESSAGE_BYTES + len(message) for message in messages]
         self._peering.engine.send_all(link, first_tag, messages)
         self.count(sum(sizes))
-        self._peering.count_sent(len(messages))
+        self._peering.traffic.sent += len(messages)
         self._peering.wake()
         return sizes
 
