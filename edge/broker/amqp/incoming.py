@@ -275,10 +275,9 @@ class IncomingLink(Origin):
         self.top_up()
 
     def credit_returned(self) -> None:
-        """Grant credit again when the address has some: the peer has answered a drain."""
-        if self._draining:
-            self._draining = False
-            self.top_up()
+        """Grant credit again when the address has some: the peer has answered a drain, maybe one that had ended."""
+        self._draining = False
+        self.top_up()
 
     def abort(self) -> None:
         self._driver.abort()

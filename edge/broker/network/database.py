@@ -92,7 +92,8 @@ class LinkStateDatabase:
             same = record is not None and record.instance == statement.instance
             if record is None or not same or record.version != statement.base:
                 return Applied.GAP
-            kept = {name: None for name in record.announced if name not in set(statement.removed)}
+            removed = set(statement.removed)
+            kept = {name: None for name in record.announced if name not in removed}
             kept.update(dict.fromkeys(statement.added))
         else:
             kept = dict.fromkeys(statement.added)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.engine import DeliveryState, Link
-from tests.unit.amqp.broker import Client, Site, send_texts
+from tests.unit.amqp.broker import NOW, Client, Site, send_texts, take_all
 
 DIRECT = ["anycast/a", "multicast/a"]
 
@@ -74,6 +74,23 @@ def test_a_sender_that_answers_no_drain_sends_again_to_the_next_consumer() -> No
     worker.engine.settle(link, worker.deliveries(link))
     site.settle_down()
     assert [state for _, state, _ in asker.outcomes(sender)] == [DeliveryState.ACCEPTED]
+
+
+def test_a_late_answer_to_a_drain_takes_no_credit_for_good() -> None:
+    site = Site()
+    asker, worker = site.client("asker"), site.client("worker")
+    sender, link = asker.sender("anycast/a"), worker.receiver("anycast/a", credit=50)
+    leave(worker, link)
+    asker.engine.drained(sender)
+    site.clients.remove(asker)  # its answer is on the way, while a consumer comes and leaves
+    leave(worker, worker.receiver("anycast/a", "second", credit=1))
+    asker.session.handle(take_all(asker.server, asker.engine.data_to_send(), NOW))
+    worker.receiver("anycast/a", "third", credit=1)
+    site.clients.append(asker)
+    site.settle_down()
+    if sender.draining:
+        return_credit(asker, sender)
+    assert sender.credit > 0
 
 
 def test_a_sender_that_has_ended_is_forgotten() -> None:

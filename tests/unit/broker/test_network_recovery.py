@@ -321,6 +321,20 @@ class TestLinksInUse:
         answer(site.links_to(names[-1])["b"], 0, DeliveryState.ACCEPTED)
         assert origin.answers[9_999] == "accepted"
 
+    def test_a_look_at_the_credit_of_one_detaches_no_other(self) -> None:
+        """A group looks at the credit of one link, and then of another: the first must still be there."""
+        site = NetworkSite()
+        neighbour = Neighbour(site, "b")
+        names = [f"jobs/{number}" for number in range(NETWORK_LINKS_MAX + 1)]
+        neighbour.say(statement("b", {"a": 1}, [f"a{name}" for name in names]))
+        for name in names[:-1]:
+            site.group(name)
+        site.now_s += 2 * NETWORK_LINK_TURN_S
+        site.group(names[-1])
+        assert all(site.links_to(name)["b"]._link is not None for name in names[:-1])
+        site.pass_time(NETWORK_LINK_TURN_S, neighbour)
+        assert site.links_to(names[-1])["b"]._link is not None
+
     def test_branches_of_multicast_names_take_turns_too(self) -> None:
         site = NetworkSite()
         neighbour = Neighbour(site, "b")

@@ -52,6 +52,7 @@ class MulticastBranch(Consumer):
             return 0
         if link is None:
             if self.peering.now_s() >= self._retry_at_s:
+                self._used_s = self.peering.now_s()
                 self._link = self.peering.attach(self, MULTICAST, "", self.address)
             return 0
         return link.credit if link.attached and not link.closed else 0

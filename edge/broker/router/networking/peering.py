@@ -354,8 +354,8 @@ class Peering:
     def _may_attach(self, egress: EgressOwner) -> bool:
         if self._turn is not None:
             allowed = egress is self._turn
-        else:
-            allowed = not self._waiting_links and self._make_room(egress, self.now_s())
+        else:  # no room is made here: the credit of the link that would go may have been read a moment ago
+            allowed = not self._waiting_links and len(self._attached) < NETWORK_LINKS_MAX
         if not allowed:
             self._waiting_links[egress] = None
         return allowed
