@@ -13,7 +13,7 @@ from bridge.engine.loops import LOOPS
 from bridge.transport.driver import ConnectionDriver
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
-from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
+from edge.broker.amqp.interception import LinkInterception, OwnNodes
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import BrokerConfiguration, DeviceApiConfiguration, Protocol
 from edge.broker.limits import Limits
@@ -96,6 +96,8 @@ class ServedSpace:
             network=network,
         )
         self._arrivals = MqttLanes(self.router, loop)
+        self.own_nodes: Final = OwnNodes()
+        """Nodes of AMQP that the gateway itself serves; clients of the device API do not get them."""
         self.amqp = self._make_amqp(configuration, tracer, administration)
         self.mqtt = self._make_mqtt(limits, tracer, gate, _mqtt_interception(self.devices), certificates=certificates)
         self._housekeeping = Housekeeping(
@@ -114,7 +116,7 @@ class ServedSpace:
             _container_id(configuration),
             self.router,
             self.gate,
-            _amqp_interception(self.devices),
+            _amqp_interception(self.devices, self.own_nodes),
             administration,
             self._loop.time,
             AmqpLanes(LOOPS, self.router),
@@ -222,10 +224,10 @@ def _mqtt_interception(devices: DeviceService | None) -> mqtt_interception.Inter
     return DeviceInterception(devices)
 
 
-def _amqp_interception(devices: DeviceService | None) -> LinkInterception:
+def _amqp_interception(devices: DeviceService | None, own_nodes: OwnNodes) -> LinkInterception:
     """Return the interception of AMQP links, likewise."""
     if devices is None:
-        return NO_INTERCEPTION
+        return own_nodes
     from edge.broker.hono.amqp import DeviceLinkInterception  # noqa: PLC0415
 
     return DeviceLinkInterception(devices)

@@ -16,6 +16,7 @@ from bridge.transport.driver import ConnectionDriver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.containers import ObservedConnection
+from edge.broker.amqp.interception import LinkInterception
 from edge.broker.configuration import AuthenticationMode, BrokerConfiguration, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
@@ -155,9 +156,11 @@ class Broker:
         """Open AMQP connections by number, the oldest first."""
         return self.space.amqp.connections
 
-    def serve_own_topics(self, own: mqtt_interception.OwnTopics | None) -> None:
-        """Answer these topics of MQTT from now on; None: none. Clients of the device API do not get them."""
-        self.space.mqtt.serve_own_topics(own)
+    def serve_own_addresses(self, topics: mqtt_interception.OwnTopics | None, nodes: LinkInterception | None) -> None:
+        """Answer these topics of MQTT and nodes of AMQP from now on; None: none. Clients of the device API do not get
+        them."""
+        self.space.mqtt.serve_own_topics(topics)
+        self.space.own_nodes.serve(nodes)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import queue
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,19 +18,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from edge.appliance.artefacts.limits import CHUNK_BYTES_MAX, CONNECTION_REQUESTS_MAX
-from tests.support.artefact_gateway import ArtefactGateway
-from tests.support.artefact_hub import ArtefactHubServer
-from tests.support.artefacts import KEY, sealed
-from tests.support.configured_gateway import address, gateway_with, resources, user
+from tests.support.artefacts import sealed
+from tests.support.configured_gateway import gateway_with, resources
+from tests.support.device_artefacts import IMAGE, WAIT_S, gateway_with_image, reports
 from tests.support.processes import Waypost, resident_mib, wait_until
 
-IMAGE: Final = random.Random(5).randbytes(7 * CHUNK_BYTES_MAX + 100)
-WAIT_S: Final = 60.0
 ANSWER_S: Final = 5.0
 """Time after which a device repeats its request."""
 
 
-DEVICES: Final = tuple(f"pump-{number}" for number in range(1, 9))
 PROTOCOLS: Final = (MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5)
 
 
@@ -47,25 +42,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     """Run a gateway; each test has its own device."""
     with gateway_with_image(tmp_path_factory.mktemp("topics")) as made:
         yield made
-
-
-def gateway_with_image(folder: Path) -> Waypost:
-    """Return a gateway that holds an image for ``pump-*``."""
-    wanted = {"name": "blinker", "version": "1.2.0", "devices": ["pump-*"]}
-    with ArtefactHubServer() as hub:
-        keeper = ArtefactGateway(folder / "gw", hub.port)
-        keeper.want(wanted)
-        hub.add(IMAGE)
-        keeper.fetch()
-    spec = {"trustedKeys": [KEY.public.pem], "artefacts": [wanted]}
-    artefacts = {"apiVersion": "waypost/v1", "kind": "Artefacts", "metadata": {"name": "gateway"}, "spec": spec}
-    text = resources(
-        address("plant", "plant/#", "queue"),
-        *(user(name, "send", '"plant/%u/#"') for name in DEVICES),
-        user("reader", "recv", '"plant/#"'),
-        f"---\n{json.dumps(artefacts)}\n",
-    )
-    return gateway_with(folder, text)
 
 
 class MqttDevice:
@@ -305,22 +281,6 @@ def downloaded(device: MqttDevice) -> bytes:
     while len(have) < offer["size"]:
         have += device.chunk(offer["sha256"], len(have), CHUNK_BYTES_MAX)
     return have
-
-
-def reports(gateway: Waypost, device: str) -> list[str]:
-    """Return the states in the messages about reports, and remove these."""
-    found: queue.Queue[bytes] = queue.Queue()
-    reader = paho.Client(CallbackAPIVersion.VERSION2, "reader")
-    reader.username_pw_set("reader", "reader")
-    reader.on_message = lambda _client, _data, message: found.put(bytes(message.payload))
-    reader.connect("127.0.0.1", gateway.port("mqtt"))
-    reader.loop_start()
-    try:
-        reader.subscribe(f"plant/{device}/artefact-report", 1)
-        return [json.loads(found.get(timeout=WAIT_S))["state"]]
-    finally:
-        reader.disconnect()
-        reader.loop_stop()
 
 
 def stored_nowhere(gateway: Waypost) -> bool:

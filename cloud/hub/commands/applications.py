@@ -47,6 +47,7 @@ from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.delivery.anycast import AnycastGroup
 from edge.broker.message.translation import parse_message, read_header
+from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import (
     Consumer,
     DeliveryOutcome,
@@ -163,8 +164,8 @@ class _CommandLinks(LinkInterceptor):
 class CommandInterception(LinkInterception):
     """Intercepts links to command addresses on all connections of a hub."""
 
-    def links(self, user: str | None) -> LinkInterceptor:
-        return _CommandLinks(_tenant_of(user))
+    def links(self, grant: Grant | None) -> LinkInterceptor:
+        return _CommandLinks(_tenant_of(grant.user if grant is not None else None))
 
 
 class CommandEntry(Consumer):

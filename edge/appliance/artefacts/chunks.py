@@ -19,9 +19,9 @@ from edge.appliance.artefacts.limits import (
     DEVICE_ANSWERS_BYTES_MAX,
     OFFER_BYTES,
 )
-from edge.broker.mqtt.names import OWN_TOPICS
+from edge.broker.model.authorization import OWN_ADDRESSES
 
-PREFIX: Final = OWN_TOPICS
+PREFIX: Final = OWN_ADDRESSES
 """Beginning of all topics of artefacts."""
 _CHUNK: Final = re.compile(r"get/chunk/([0-9a-f]{64})/([0-9]{1,18})/([0-9]{1,18})", re.ASCII)
 

@@ -93,7 +93,7 @@ DEVICE_DOWNLOADS_MAX: Final = 2
 """Downloads of one device at once: a second one while the connection of the first is not known to be dead."""
 
 CHUNK_BYTES_MAX: Final = 32 << 10
-"""Bytes of a chunk over MQTT: a packet that a small device holds in memory, and 0.1 ms of the loop."""
+"""Bytes of a chunk over MQTT or AMQP: a packet that a small device holds in memory, and 0.1 ms of the loop."""
 
 OFFER_BYTES: Final = 8 << 10
 """Bytes that the answer to a request for an offer is counted with: 32 boards, 64 versions and a short manifest."""
@@ -103,8 +103,8 @@ MANIFEST_BYTES_IN_OFFER: Final = 1 << 10
 chunks."""
 
 ANSWERS_BYTES_MAX: Final = 4 * MIB
-"""Bytes of answers over MQTT that devices have not acknowledged: 128 chunks. Requests beyond it are ignored, and
-repeated by their devices."""
+"""Bytes of answers over MQTT and AMQP that devices have not acknowledged: 128 chunks. Requests beyond it are
+ignored (AMQP: released), and repeated by their devices."""
 
 DEVICE_ANSWERS_BYTES_MAX: Final = 128 << 10
 """The same of one device: four chunks, so that a device with 100 ms to its gateway gets 1 MB/s."""
@@ -116,7 +116,11 @@ ANSWER_UNREAD_S: Final = 30.0
 """Time after which a connection with an unacknowledged answer is ended when the room of others needs it."""
 
 CONNECTION_REQUESTS_MAX: Final = 4
-"""Requests of one connection that are answered at once: as many chunks as a device may have."""
+"""Requests of one connection (AMQP: of one device on it) that are answered at once: as many chunks as a device may
+have."""
+
+REQUEST_BYTES_MAX: Final = 16 << 10
+"""Bytes of a request or report over AMQP: a report with the longest reason has 4 KiB. Four of them wait on a link."""
 
 NOTES_MAX: Final = 1_024
 """Reports over MQTT that wait for being noted, at some 5 ms each. Further ones are refused, and repeated by their

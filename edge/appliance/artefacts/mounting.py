@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edge.appliance.artefacts.answering import ArtefactAnswering
 from edge.appliance.artefacts.ddi import DdiApi
 from edge.appliance.artefacts.keeper import ArtefactKeeper
+from edge.appliance.artefacts.nodes import ArtefactNodes
 from edge.appliance.artefacts.reporting import UpdateReporting
 from edge.appliance.artefacts.routes import DeviceArtefactApi, DeviceGate
 from edge.appliance.artefacts.serving import ArtefactServing
@@ -28,7 +30,7 @@ class MountedArtefacts:
     def __init__(self, data: Path, keeper: ArtefactKeeper) -> None:
         self._serving = ArtefactServing(keeper, UpdateReporting(data, keeper))
         self._keeper = keeper
-        self._topics: ArtefactTopics | None = None
+        self._answering: ArtefactAnswering | None = None
         keeper.call_when_stopped(self._serving.close)
 
     def routes(self, api: HttpDeviceApi, access: HttpAccess, service: DeviceService | None) -> list[HttpRoute]:
@@ -43,9 +45,17 @@ class MountedArtefacts:
         return [*DeviceArtefactApi(self._serving, devices).routes, *DdiApi(self._serving, devices).routes]
 
     def topics(self, router: Router) -> ArtefactTopics:
-        """Return the topics for devices that speak only MQTT, always the same."""
-        if self._topics is None:
+        """Return the topics for devices that speak only MQTT."""
+        return ArtefactTopics(self._answers(router), router)
+
+    def nodes(self, router: Router) -> ArtefactNodes:
+        """Return the nodes for devices that speak only AMQP."""
+        return ArtefactNodes(self._answers(router), router)
+
+    def _answers(self, router: Router) -> ArtefactAnswering:
+        """Return the answers over MQTT and AMQP, always the same: they have one limit."""
+        if self._answering is None:
             sink = ReportingDevices(HttpDeviceApi(router, Limits()), HttpAccess())
-            self._topics = ArtefactTopics(self._serving, sink, router)
-            self._keeper.call_when_stopped(self._topics.close)  # before the serving is closed
-        return self._topics
+            self._answering = ArtefactAnswering(self._serving, sink)
+            self._keeper.call_when_stopped(self._answering.close)  # before the serving is closed
+        return self._answering

@@ -15,14 +15,13 @@ not answered. A refusal is answered at ``answer/refused/<request>``.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
-from bridge.artefacts.report import UpdateMessage
 from bridge.message import Run, Stored
+from edge.appliance.artefacts.answering import JSON_TYPE, ArtefactAnswering, ReportRefused
 from edge.appliance.artefacts.chunks import (
     PREFIX,
     AnswerBudget,
@@ -33,111 +32,33 @@ from edge.appliance.artefacts.chunks import (
     device_of_answers,
     read_topic,
 )
-from edge.appliance.artefacts.limits import (
-    ANSWERED_DEVICES_MAX,
-    CHUNK_BYTES_MAX,
-    CONNECTION_REQUESTS_MAX,
-    MANIFEST_BYTES_IN_OFFER,
-)
-from edge.appliance.artefacts.noting import ReportNotes
-from edge.appliance.artefacts.reporting import ReportSink
-from edge.appliance.artefacts.reports import UpdateReport
-from edge.appliance.artefacts.routes import AvailableArtefact, available
-from edge.appliance.artefacts.serving import ArtefactServing, envelope_digest
-from edge.broker.http.refusal import RequestRefused
-from edge.broker.http.reporting import address_of_reports
+from edge.appliance.artefacts.limits import ANSWERED_DEVICES_MAX, CONNECTION_REQUESTS_MAX
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
-from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin
 from edge.broker.mqtt.events import PublishEvent, SubscriptionRequest
 from edge.broker.mqtt.interception import InterceptedPublisher, Interceptor
 from edge.broker.mqtt.session import MqttSession, Subscriber
 from edge.broker.router.router import Router
-from edge.configuration.resources import ArtefactName, ArtefactVersion
 
 log = logging.getLogger(__name__)
-
-_JSON: Final = "application/json"
 
 
 class TopicPublisher(InterceptedPublisher, Origin, Protocol):
     """Handler of a connection."""
 
 
-class OfferQuestion(msgspec.Struct, frozen=True):
-    """Payload of a request for what is offered; it may be empty."""
-
-    board: str = ""
-    """Board of the device; empty: as it said before."""
-    version: str = ""
-    """Version that it runs; empty: as it said before."""
-
-
-class TopicOffer(AvailableArtefact, frozen=True, kw_only=True):
-    """Artefact that is offered to a device over MQTT."""
-
-    manifest_size: int
-    """Bytes of its signed manifest."""
-    manifest_sha256: str
-    """SHA-256 of its signed manifest, to fetch that in chunks."""
-    manifest: str
-    """Its signed manifest in Base64; empty for one of more than `MANIFEST_BYTES_IN_OFFER` bytes."""
-    chunk_bytes_max: int = CHUNK_BYTES_MAX
-    """Most bytes of an answer with a chunk."""
-
-
-class TopicOffers(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to a request for what is offered."""
-
-    artefact: TopicOffer | None
-    """None: there is nothing for the device."""
-
-
-class TopicRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to a request that is refused."""
-
-    status: int
-    """Status of HTTP: 404 for what is not here, 503 for later."""
-    detail: str
-
-
-class TopicReport(UpdateReport, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Report of a device over MQTT."""
-
-    artefact: ArtefactName
-    version: ArtefactVersion
-
-
-class TopicParts(NamedTuple):
-    """Parts that all connections of a gateway share."""
-
-    serving: ArtefactServing
-    sink: ReportSink
-    router: Router
-    budget: AnswerBudget
-    notes: ReportNotes
-
-
 class ArtefactTopics:
     """Topics of artefacts at one gateway."""
 
-    def __init__(self, serving: ArtefactServing, sink: ReportSink, router: Router) -> None:
-        """`sink` takes reports that the gateway makes itself."""
-        self._serving = serving
-        self._sink = sink
+    def __init__(self, answering: ArtefactAnswering, router: Router) -> None:
+        self._answering = answering
         self._router = router
-        self._budget = AnswerBudget()
-        self._notes = ReportNotes(serving)
 
     def interceptor(self, publisher: TopicPublisher, session: MqttSession, grant: Grant | None) -> Interceptor:
         """Return the interceptor of a connection that uses these topics. `grant`: None without authentication."""
-        parts = TopicParts(self._serving, self._sink, self._router, self._budget, self._notes)
-        return ArtefactConnection(parts, publisher, session, grant)
-
-    async def close(self) -> None:
-        """Note the reports that wait. Idempotent."""
-        await self._notes.close()
+        return ArtefactConnection(self._answering, self._router, publisher, session, grant)
 
 
 class AnswerSubscriber(Subscriber):
@@ -191,12 +112,15 @@ class ArtefactConnection(Interceptor):
 
     def __init__(
         self,
-        parts: TopicParts,
+        answering: ArtefactAnswering,
+        router: Router,
         publisher: TopicPublisher,
         session: MqttSession,
         grant: Grant | None,
     ) -> None:
-        self._serving, self._sink, self._router, self._budget, self._notes = parts
+        self._answering = answering
+        self._router = router
+        self._budget = answering.budget
         self._publisher = publisher
         self._session = session
         self._grant = grant
@@ -212,7 +136,7 @@ class ArtefactConnection(Interceptor):
         device = device_of_answers(request.filter)
         if device is None:
             return None
-        if self._address(device) is None:
+        if self._answering.report_address(device, self._grant) is None:
             return ReasonCode.NOT_AUTHORIZED
         if request.qos == 0:
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR  # without acknowledgements nothing bounds the answers
@@ -252,7 +176,7 @@ class ArtefactConnection(Interceptor):
         request = read_topic(run.address)
         if request is None:
             return False
-        address = self._address(request.device)
+        address = self._answering.report_address(request.device, self._grant)
         if address is None:
             return False
         if isinstance(request, ReportTopic):
@@ -268,22 +192,15 @@ class ArtefactConnection(Interceptor):
 
     def _report(self, device: str, address: str, event: PublishEvent) -> None:
         """Publish reports as messages of the client, which are acknowledged when they are on disk."""
-        run, properties = event.run, encode_run(Properties(content_type=_JSON))
+        run, properties = event.run, encode_run(Properties(content_type=JSON_TYPE))
         for place, body in enumerate(run.bodies):
             packet_ids = event.packet_ids[place : place + 1]
             try:
-                said = msgspec.json.decode(body, type=TopicReport)
-            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                log.info("device %s: its report is not valid: %s", device, error)
-                self._router.answers.refuse(self._publisher, packet_ids, Refusal.FORMAT_INVALID)
+                message = self._answering.report(device, body)
+            except ReportRefused as refused:
+                self._router.answers.refuse(self._publisher, packet_ids, refused.refusal)
                 continue
-            if not self._notes.add(device, said.artefact, said.version, said):
-                self._router.answers.refuse(self._publisher, packet_ids, Refusal.FULL)
-                continue
-            message = UpdateMessage(
-                device=device, artefact=said.artefact, version=said.version, state=said.state, reason=said.reason
-            )
-            sent = Run(address, run.device, run.qos, properties, [msgspec.json.encode(message)])
+            sent = Run(address, run.device, run.qos, properties, [message])
             self._publisher.publish(sent, packet_ids)
 
     def _begin(
@@ -316,54 +233,9 @@ class ArtefactConnection(Interceptor):
     ) -> None:
         try:
             correlation = decode_run(properties).correlation_data if properties else None
-            path, content_type, content = await self._content(request, body)
+            path, content_type, content = await self._answering.answer(request, body)
             found = encode_run(Properties(content_type=content_type, correlation_data=correlation))
             subscriber.answer(waiting, Run(f"{PREFIX}{request.device}/answer/{path}", "", 1, found, [content]))
         except Exception:  # the connection must not end
             log.exception("device %s: unexpected error", request.device)
             self._budget.release(waiting)
-
-    async def _content(self, request: RequestedOffer | RequestedChunk, body: bytes) -> tuple[str, str | None, bytes]:
-        """Return the end of the topic, the content type and the payload of an answer."""
-        try:
-            if isinstance(request, RequestedOffer):
-                return request.path, _JSON, await self._offer(request, body)
-            content = await self._serving.chunk(
-                request.device, request.digest, request.offset, request.size, self._sink
-            )
-        except RequestRefused as refused:
-            why = TopicRefusal(status=refused.status, detail=str(refused))
-            return f"refused/{request.path}", _JSON, msgspec.json.encode(why)
-        return request.path, None, content
-
-    async def _offer(self, request: RequestedOffer, body: bytes) -> bytes:
-        """Return the document of what is offered. Raises RequestRefused."""
-        try:
-            said = msgspec.json.decode(body, type=OfferQuestion) if body else OfferQuestion()
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise RequestRefused(400, f"the request is not valid: {error}") from None
-        if said.board or said.version:
-            known = await self._serving.reporting.known(request.device)
-            now = said.board or known.board, said.version or known.version
-            if now != (known.board, known.version):
-                await self._serving.reporting.put_device(request.device, *now)
-        artefact = (await self._serving.offered(request.device, self._sink)).artefact
-        if artefact is None:
-            return msgspec.json.encode(TopicOffers(artefact=None))
-        envelope = artefact.envelope
-        short = len(envelope) <= MANIFEST_BYTES_IN_OFFER
-        offer = TopicOffer(
-            **msgspec.structs.asdict(available(artefact)),
-            manifest_size=len(envelope),
-            manifest_sha256=envelope_digest(envelope),
-            manifest=base64.b64encode(envelope).decode() if short else "",
-        )
-        return msgspec.json.encode(TopicOffers(artefact=offer))
-
-    def _address(self, device: str) -> str | None:
-        """Return the address of a device's reports, if the client may send to it: then it is that device."""
-        try:
-            address = address_of_reports(self._serving.reporting.address, device)
-        except RequestRefused:
-            return None
-        return address if self._grant is None or self._grant.may_send(address) else None

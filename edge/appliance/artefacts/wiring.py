@@ -87,10 +87,11 @@ class DeviceArtefacts:
         return self._mounted
 
     def _configured(self, wanted: bool) -> None:
-        """Serve the topics of MQTT while the gateway has artefacts, and no device API: its clients use HTTP."""
+        """Serve topics of MQTT and nodes of AMQP while the gateway has artefacts, and no device API: its clients use
+        HTTP."""
         self._wanted = wanted
         if not wanted:
-            self._broker.serve_own_topics(None)
+            self._broker.serve_own_addresses(None, None)
         elif self._broker.devices is None:
             self._importing = asyncio.get_running_loop().create_task(self._serve_topics())
 
@@ -98,7 +99,8 @@ class DeviceArtefacts:
         try:
             await asyncio.to_thread(importlib.import_module, _MOUNTING)  # the loop does not wait for it
         except Exception:  # the gateway serves its messages without it
-            log.exception("the topics of artefacts are not served")
+            log.exception("artefacts are not served over MQTT and AMQP")
             return
         if self._wanted:
-            self._broker.serve_own_topics(self.mounted.topics(self._broker.router))
+            router = self._broker.router
+            self._broker.serve_own_addresses(self.mounted.topics(router), self.mounted.nodes(router))

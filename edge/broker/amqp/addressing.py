@@ -18,7 +18,7 @@ from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.limits import ADDRESS_BYTES_MAX
 from edge.broker.message.selector import MessageSelector, SelectorError
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.authorization import MANAGEMENT, TEMPORARY_PREFIX
+from edge.broker.model.authorization import MANAGEMENT, OWN_ADDRESSES, TEMPORARY_PREFIX
 from edge.broker.model.interfaces import Refusal
 from edge.broker.model.topics import is_filter
 from edge.broker.router.router import SubscribeOptions
@@ -268,6 +268,8 @@ def _check(address: str) -> None:
         raise AttachRefused("amqp:invalid-field", "the address is not a valid topic name")
     if address in SERVICES:
         raise AttachRefused("amqp:not-found", f"{address} needs a link of its own")
+    if address.startswith(OWN_ADDRESSES):
+        raise AttachRefused("amqp:not-found", f"{address!r} is served over its own link, by gateways with artefacts")
     if address == LAST_WILL:
         raise AttachRefused("amqp:not-implemented", f"send a last will in the open, not to {LAST_WILL}")
     levels = address.split("/")

@@ -25,6 +25,7 @@ from edge.broker.amqp.addressing import (
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.containers import ContainerRegistry, LinkFigures, LinkName, MessageTotals, Steal
 from edge.broker.amqp.incoming import IncomingLink
+from edge.broker.amqp.interception import InterceptedOrigin
 from edge.broker.amqp.outgoing import STOLEN, OutgoingLink
 from edge.broker.amqp.peer import NOT_AUTHORIZED, AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 class LinkAttachment(NamedTuple):
     """Owner and properties of an attached link."""
 
-    owner: IncomingLink | ServiceLink | CoordinatorLink | OutgoingLink
+    owner: IncomingLink | ServiceLink | InterceptedOrigin | CoordinatorLink | OutgoingLink
     address: str | None
     """Address that the link sends to or receives from; None: the anonymous relay."""
     allowed: Callable[[Grant], bool] | None = None
@@ -186,7 +187,7 @@ class SessionLinks:
         owner = attachment.owner
         if isinstance(owner, OutgoingLink):
             owner.ended(closed=closed, lost=lost)
-        elif isinstance(owner, IncomingLink | ServiceLink):
+        elif isinstance(owner, IncomingLink | ServiceLink | InterceptedOrigin):
             owner.ended()
         else:
             owner.ended(lost=lost)
@@ -231,6 +232,8 @@ class SessionLinks:
         if link.target.kind is TerminusKind.COORDINATOR:
             self._attach_coordinator(link)
             return
+        if not self._peer.closing and self._intercept_sender(link):
+            return
         address, target = parse_sender(link)
         if address in SERVICES:
             self._attach_service(link, address)
@@ -268,6 +271,17 @@ class SessionLinks:
         self._add(link, LinkAttachment(incoming, address, allowed, configured, dynamic))
         self._engine.accept(link, target=target)
         incoming.top_up()
+
+    def _intercept_sender(self, link: Link) -> bool:
+        """Let the interceptor serve the link. Return False to leave it to the session."""
+        peer = self._peer
+        requests = peer.interceptor.sender(self._engine, link, self._driver, peer.publisher)
+        if requests is None:
+            return False
+        self._add(link, LinkAttachment(requests, link.target.address))
+        self._engine.accept(link, max_message_size=requests.message_bytes_max)
+        requests.top_up()
+        return True
 
     def _attach_coordinator(self, link: Link) -> None:
         """Accept the control link of transactions (part 4, section 4.2)."""

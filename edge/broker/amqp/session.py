@@ -344,7 +344,7 @@ class AmqpSession:
         if peer.closing:
             return
         try:
-            peer.interceptor = self._interception.links(peer.grant.user if peer.grant is not None else None)
+            peer.interceptor = self._interception.links(peer.grant)
         except AttachRefused as error:
             self._close(error.condition)
 

@@ -35,6 +35,7 @@ from edge.broker.message.translation import (
     read_header,
     with_ttl,
 )
+from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 
 log = logging.getLogger(__name__)
@@ -275,7 +276,8 @@ class DeviceLinkInterception(LinkInterception):
     def __init__(self, service: DeviceService) -> None:
         self._service = service
 
-    def links(self, user: str | None) -> DeviceLinks:
+    def links(self, grant: Grant | None) -> DeviceLinks:
+        user = grant.user if grant is not None else None
         try:
             principal = self._service.tenant.principal(user)
         except DeviceError as error:

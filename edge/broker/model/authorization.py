@@ -25,6 +25,8 @@ MANAGEMENT: Final = "$management"
 """Address for rules about management alone."""
 NETWORK: Final = "$network"
 """Address for rules about links between routers."""
+OWN_ADDRESSES: Final = "$artefacts/"
+"""Beginning of addresses that the gateway itself answers over any protocol. Messages to them are never published."""
 TEMPORARY_PREFIX: Final = "temp/"
 """Prefix of the dynamic nodes of AMQP clients (section 3.5.3). 128 random bits follow: see `is_temporary`."""
 _TEMPORARY: Final = re.compile(TEMPORARY_PREFIX + "[0-9a-f]{32}")

@@ -19,7 +19,7 @@ from bridge.publisher import ANONYMOUS, publisher_name
 from bridge.transport.driver import ConnectionDriver
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.authorization import Ended, Grant
+from edge.broker.model.authorization import OWN_ADDRESSES, Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.refusals import RefusalCause, RefusalJournal
 from edge.broker.mqtt.answers import QOS_2, qos2_tokens
@@ -49,7 +49,6 @@ from edge.broker.mqtt.interception import (
     OwnTopics,
 )
 from edge.broker.mqtt.login import MqttLogin
-from edge.broker.mqtt.names import OWN_TOPICS
 from edge.broker.mqtt.publish_answers import PublishAnswers
 from edge.broker.mqtt.session import ClientConnection, MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -545,7 +544,7 @@ def router_of(handler: ConnectionHandler) -> Router:
 
 def _may_send(grant: Grant | None, address: str) -> bool:
     """Return whether a client may publish to an address as a usual one. `grant`: None without authentication."""
-    if address.startswith(OWN_TOPICS):
+    if address.startswith(OWN_ADDRESSES):
         return False  # what no interceptor has taken
     return grant is None or bool(grant.sends.get(address)) or grant.may_send(address)
 
@@ -556,7 +555,7 @@ def _use_own_topics(handler: ConnectionHandler, event: SubscribeEvent) -> None:
     own = handler._common.own_topics
     if own is None or handler._interceptor is not PASS_THROUGH:
         return
-    if any(request.filter.startswith(OWN_TOPICS) for request in event.requests):
+    if any(request.filter.startswith(OWN_ADDRESSES) for request in event.requests):
         handler._interceptor = own.interceptor(handler, handler._attached, handler._grant)
         handler.reset_fast_path()
         if handler._in_parts is not None:

@@ -46,7 +46,7 @@ class InterceptedPublisher(Protocol):
 
 
 class OwnTopics(Protocol):
-    """Topics below `names.OWN_TOPICS`: answered to the connection that uses them."""
+    """Topics below `authorization.OWN_ADDRESSES`: answered to the connection that uses them."""
 
     def interceptor(self, publisher: Any, session: MqttSession, grant: Grant | None) -> Interceptor:
         """Return the interceptor of a connection that subscribes to one of them. `grant`: None without

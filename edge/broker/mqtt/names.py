@@ -7,8 +7,6 @@ from edge.broker.message.mqtt_errors import ProtocolError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 
 SHARE = "$share/"
-OWN_TOPICS = "$artefacts/"
-"""Beginning of topics that are answered by the gateway itself (`interception.OwnTopics`), and never published."""
 """Prefix of the filter of a shared subscription (MQTT 5 section 4.8.2)."""
 
 

@@ -12,13 +12,12 @@ import msgspec
 from edge.broker.delivery.pattern import PatternSubscription
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.model.authorization import Grant
+from edge.broker.model.authorization import OWN_ADDRESSES, Grant
 from edge.broker.model.interfaces import Refusal
 from edge.broker.model.topics import widen
 from edge.broker.mqtt.answers import REASONS
 from edge.broker.mqtt.events import ConnectEvent, SubscribeEvent, SubscriptionRequest, UnsubscribeEvent
 from edge.broker.mqtt.interception import Interceptor
-from edge.broker.mqtt.names import OWN_TOPICS
 from edge.broker.mqtt.session import MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import AddressError
@@ -89,7 +88,7 @@ class Subscribing:
         code = self.interceptor.subscribe(request)
         if code is not None:
             return code
-        if pattern.startswith(OWN_TOPICS):
+        if pattern.startswith(OWN_ADDRESSES):
             self._words.append(f"{pattern}: it is not answered here, or not yet")
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         if self._grant is not None and not self._grant.may_receive(pattern):
