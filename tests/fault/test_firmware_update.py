@@ -156,7 +156,8 @@ def test_bad_image_is_rolled_back_and_reported(
     good.chmod(0o755)
     image = BAD_IMAGES[program.language][kind].format(program=good).encode()
     if not image:
-        image = good.read_bytes().replace(b'settings["PORT"],\n', b"1,              \n")  # of the same length
+        port = b'settings["PORT"],'
+        image = good.read_bytes().replace(port, b"1,".ljust(len(port)))
     site.offer("1.1.0", image, sequence=2, key=program.key)
     watchdog_s = 20 if program is CURL_PROGRAM else 5  # its processes are slow on a busy machine
     with device_of(site, program, kind, WATCHDOG_S=watchdog_s, TRIAL_S=2, UPDATE_S=240) as device:
