@@ -27,6 +27,7 @@ from tests.fault.firmware.update_site import (
     GO_PROGRAM,
     NODE_PROGRAM,
     PYTHON_PROGRAM,
+    RUST_PROGRAM,
     UpdateSite,
     UpdatingDevice,
     UpdatingProgram,
@@ -50,6 +51,7 @@ PROGRAMS = [
     pytest.param(CURL_PROGRAM, id="curl", marks=(NEEDS_CURL, pytest.mark.slow)),
     pytest.param(BOARD_PROGRAM, id="micropython"),
     pytest.param(GO_PROGRAM, id="go", marks=needs_built("go")),
+    pytest.param(RUST_PROGRAM, id="rust", marks=needs_built("rust")),
 ]
 
 

@@ -2,12 +2,17 @@
 //!
 //! The main thread measures and sends; a second thread has the connection, and takes acknowledgements and commands.
 
+mod boot;
+mod firmware;
+mod manifest;
 mod settings;
 mod spool;
+mod update;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::Read;
+use std::path::Path;
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,11 +22,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rumqttc::v5::mqttbytes::v5::{ConnectReturnCode, LastWill, Packet, PubAckReason, Publish, PublishProperties};
 use rumqttc::v5::mqttbytes::QoS::AtLeastOnce;
 use rumqttc::v5::{Client, ConnectionError, Event, MqttOptions};
+use rumqttc::tokio_rustls::rustls::crypto::aws_lc_rs;
 use rumqttc::Outgoing;
 use serde_json::{json, Value};
 
 use settings::{GatewayClock, Settings};
 use spool::ReadingSpool;
+use update::SlotUpdater;
 
 const WINDOW: usize = 8; // readings in flight: sent and not acknowledged
 const REQUESTS: usize = 64; // waiting for the thread of the connection: readings, the status, answers
@@ -65,6 +72,10 @@ struct Device {
     interval_ms: AtomicU64,
     stopping: Arc<AtomicBool>,
     ended: AtomicBool,
+    /// First reading of this start.
+    first: u32,
+    /// A reading of this start was acknowledged.
+    delivered: AtomicBool,
     shared: Mutex<Shared>,
 }
 
@@ -177,6 +188,9 @@ impl Device {
                         return; // it stays in the spool, and is sent again after a delay
                     }
                     shared.spool.acknowledge(number);
+                    if number >= self.first {
+                        self.delivered.store(true, Ordering::Relaxed);
+                    }
                     shared.retry_ms = RETRY_MS_MIN;
                     self.send(&mut shared);
                 }
@@ -285,7 +299,7 @@ fn next_step(error: &ConnectionError) -> &'static str {
     }
 }
 
-fn random() -> u64 {
+pub fn random() -> u64 {
     let mut bytes = [0; 8];
     match File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)) {
         Ok(()) => u64::from_ne_bytes(bytes),
@@ -294,6 +308,15 @@ fn random() -> u64 {
 }
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, command, folder] = &arguments[..] {
+        if command == "boot" {
+            exit(boot::boot_from(Path::new(folder)));
+        }
+    }
+    if aws_lc_rs::default_provider().install_default().is_err() {
+        fail(2, "TLS has a provider of cryptography already");
+    }
     let settings = Settings::from_environment().unwrap_or_else(|error| fail(2, &error));
     let spool = ReadingSpool::open(settings.spool.as_ref(), settings.spool_readings).unwrap_or_else(|error| fail(2, &error));
     let stopping = Arc::new(AtomicBool::new(false));
@@ -310,6 +333,8 @@ fn main() {
         settings,
         stopping,
         ended: AtomicBool::new(false),
+        first: spool.next,
+        delivered: AtomicBool::new(false),
         shared: Mutex::new(Shared {
             spool,
             client: None,
@@ -320,7 +345,16 @@ fn main() {
             retry_ms: RETRY_MS_MIN,
         }),
     };
+    let delivered = || device.delivered.load(Ordering::Relaxed);
+    let settings = &device.settings;
+    let updater = settings.update.as_ref().map(|update| SlotUpdater::new(settings, update, &device.clock, &delivered));
+    thread::spawn(boot::feed_watchdog);
     thread::scope(|scope| {
+        match updater {
+            Some(Ok(updater)) => drop(scope.spawn(|| updater.run())),
+            Some(Err(error)) => log(&format!("no updates: {error}")),
+            None => {}
+        }
         let connection = scope.spawn(|| device.connect_until_ended());
         device.run();
         device.ended.store(true, Ordering::Relaxed);
@@ -329,8 +363,9 @@ fn main() {
         let connected = shared.client.as_ref().is_some_and(|client| client.try_disconnect().is_ok());
         log(&format!("stopped: every reading below {} is acknowledged, {} were dropped", shared.spool.next, shared.spool.dropped));
         drop(shared);
-        if !connected || connection.join().is_err() {
-            exit(0);
+        if connected {
+            let _ = connection.join();
         }
+        exit(0); // the threads of the update and of the watchdog never end
     });
 }

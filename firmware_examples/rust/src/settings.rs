@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,10 +22,26 @@ pub struct Settings {
     pub device: String,
     pub password: Option<String>,
     pub transport: Transport,
+    /// PEM of the authority; None: no TLS.
+    pub ca: Option<Vec<u8>>,
+    pub certificate: Option<Vec<u8>>,
+    pub key: Option<Vec<u8>>,
     pub spool: String,
     pub spool_readings: u32,
     pub interval_ms: u64,
     pub time_url: Option<String>,
+    /// None: the program never updates itself.
+    pub update: Option<UpdateSettings>,
+}
+
+/// Settings of the update; the boot loader sets the slots.
+pub struct UpdateSettings {
+    pub url: String,
+    pub slots: PathBuf,
+    /// Slot that runs, 0 or 1.
+    pub slot: u32,
+    pub every: Duration,
+    pub trial: Duration,
 }
 
 fn text(name: &str) -> Option<String> {
@@ -46,6 +63,22 @@ fn content(name: &str) -> Result<Option<Vec<u8>>, String> {
     fs::read(&path).map(Some).map_err(|error| format!("{name}={path} cannot be read: {error}"))
 }
 
+fn update() -> Result<Option<UpdateSettings>, String> {
+    let Some(url) = text("WAYPOST_UPDATE_URL") else { return Ok(None) };
+    let slots = text("WAYPOST_SLOTS").ok_or("WAYPOST_UPDATE_URL needs the boot loader: waypost-device boot FOLDER")?;
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        return Err("WAYPOST_UPDATE_URL has to begin with http:// or https://".into());
+    }
+    let seconds = |name, otherwise| number(name, otherwise, 86_400 * 365).map(Duration::from_secs);
+    Ok(Some(UpdateSettings {
+        url,
+        slots: slots.into(),
+        slot: u32::from(text("WAYPOST_SLOT").as_deref() == Some("1")),
+        every: seconds("WAYPOST_UPDATE_S", 3600)?,
+        trial: seconds("WAYPOST_TRIAL_S", 600)?,
+    }))
+}
+
 impl Settings {
     pub fn from_environment() -> Result<Self, String> {
         let (ca, certificate) = (content("WAYPOST_CA")?, content("WAYPOST_CERTIFICATE")?);
@@ -63,15 +96,19 @@ impl Settings {
             port: number("WAYPOST_PORT", port, 65_535)? as u16,
             device: text("WAYPOST_DEVICE").unwrap_or("pump7".into()),
             password: text("WAYPOST_PASSWORD"),
-            transport: match ca {
+            transport: match ca.clone() {
                 // The authority is the only one that is trusted.
-                Some(ca) => Transport::tls(ca, certificate.zip(key), None),
+                Some(ca) => Transport::tls(ca, certificate.clone().zip(key.clone()), None),
                 None => Transport::Tcp,
             },
+            ca,
+            certificate,
+            key,
             spool: text("WAYPOST_SPOOL").unwrap_or("readings.spool".into()),
             spool_readings: number("WAYPOST_SPOOL_READINGS", 1024, 1 << 20)? as u32,
             interval_ms: number("WAYPOST_INTERVAL_MS", 1000, crate::INTERVAL_MS_MAX)?,
             time_url,
+            update: update()?,
         })
     }
 }

@@ -29,7 +29,7 @@ from tests.fault.firmware.site import WAIT_S, ExampleRun, ExampleSite
 from tests.support.artefact_gateway import ArtefactGateway
 from tests.support.artefact_hub import ArtefactHubServer
 from tests.support.artefacts import KEY, OTHER_KEY
-from tests.support.built_examples import build_go, built_program
+from tests.support.built_examples import build_go, build_rust, built_program
 from tests.support.processes import wait_until
 
 UPDATE_WAIT_S: Final = 180.0
@@ -163,6 +163,26 @@ def _built_go(version: str, sequence: int, *, has_key: bool = True) -> bytes:
 
 
 @functools.cache
+def _built_rust(version: str, sequence: int, *, has_key: bool = True) -> bytes:
+    """Build the Rust example as a version. All versions share the built libraries."""
+    keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
+    texts = {"NAME": NAME, "VERSION": version, "BOARD": BOARD, "MAKER_KEYS": keys}
+    fields = [f"pub const {key}: &str = {json.dumps(value)};\n" for key, value in texts.items()]
+    folder = _rust_folder()
+    (folder / "src" / "firmware.rs").write_text(f"pub const SEQUENCE: u64 = {sequence};\n{''.join(fields)}")
+    return build_rust(folder).read_bytes()
+
+
+@functools.cache
+def _rust_folder() -> Path:
+    """Return a copy of the Rust example, in a folder that lasts as long as this process."""
+    _BUILT.append(tempfile.TemporaryDirectory(prefix="waypost-rust-"))
+    folder = Path(_BUILT[-1].name) / "rust"
+    shutil.copytree(EXAMPLES / "rust", folder)
+    return folder
+
+
+@functools.cache
 def _packed_shell(version: str, sequence: int, *, has_key: bool = True) -> bytes:
     """Pack the program in shell as a version."""
     keys = KEY.public.pem + OTHER_KEY.public.pem if has_key else ""
@@ -251,6 +271,10 @@ def _python_loader() -> tuple[str, ...]:
     return (sys.executable, "-B", str(EXAMPLES / "python" / "boot_loader.py"))
 
 
+def _rust_boot() -> tuple[str, ...]:
+    return (str(built_program("rust")),)
+
+
 def _go_boot() -> tuple[str, ...]:
     return (str(built_program("go")),)
 
@@ -284,6 +308,11 @@ NODE_PROGRAM: Final = UpdatingProgram(
 )
 GO_PROGRAM: Final = UpdatingProgram(
     ExampleProgram("go", _go_boot, arguments=lambda settings: ("boot", str(settings["SLOTS_FOLDER"]))), _built_go, "c"
+)
+RUST_PROGRAM: Final = UpdatingProgram(
+    ExampleProgram("rust", _rust_boot, arguments=lambda settings: ("boot", str(settings["SLOTS_FOLDER"]))),
+    _built_rust,
+    "c",
 )
 CURL_PROGRAM: Final = UpdatingProgram(
     ExampleProgram(
