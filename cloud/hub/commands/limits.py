@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from cloud.hub.limits import REGISTRY_IDLE_S_MAX
+
 TTL_S_DEFAULT: Final = 3_600.0
 """Default time to live of a command: how long its sender waits for the device."""
 
@@ -48,6 +50,10 @@ PAGE_MAX: Final = 1_000
 
 SELECTED_COMMANDS_MAX: Final = 500
 """Gateways of one command that is sent by labels: 2 ms of the registry each."""
+
+LATE_COMMIT_S: Final = 2.0 * REGISTRY_IDLE_S_MAX
+"""Time for which commands are looked for again after a new one: a command with a smaller number may be committed later.
+The registry ends a transaction that does nothing for half of it."""
 
 WAIT_S_MAX: Final = 300.0
 """Maximum wait of one request for the outcome of a command."""

@@ -37,6 +37,7 @@ from cloud.hub.commands.limits import (
     HELD_LOOKS_MAX,
     KEEP_AGAIN_S,
     KEPT_S,
+    LATE_COMMIT_S,
     POLL_INTERVAL_S,
     REQUESTS_MAX,
     SELECTED_COMMANDS_MAX,
@@ -158,7 +159,7 @@ class HubCommands:
         """Tenants with news that could not be stored at the last attempt."""
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._newest = self._newest_move = 0
-        self._looked_at = float("-inf")
+        self._looked_at = self._grown_at = float("-inf")
         """Time of the last look at gateways with held commands, by the clock of the loop."""
         self._hint = hint or ChangeHint()
         self._poll_interval_s = poll_interval_s
@@ -427,10 +428,10 @@ class HubCommands:
         poll_at = clock() + self._poll_interval_s
         while True:
             changes = await self._hint.wait(max(0.0, poll_at - clock()))
-            self._look_at(changes.rows)
-            if not changes.others and clock() < poll_at:
-                continue
             try:
+                self._look_at(changes.rows)
+                if not changes.others and clock() < poll_at:
+                    continue
                 await self._poll()
                 if clock() - counted_at >= COUNT_INTERVAL_S:
                     counted_at = clock()
@@ -452,11 +453,14 @@ class HubCommands:
     async def _poll(self) -> None:
         """Send commands that other processes stored, end requests that wait for receipts at other hubs, and complete
         expired commands."""
-        now_us, before = self._now_us(), self._newest
-        self._newest = await self._read(Commands.newest)
-        if self._newest > before:
+        now_us, now_s, before = self._now_us(), asyncio.get_running_loop().time(), self._newest
+        newest = await self._read(Commands.newest)
+        if newest > before:
+            self._grown_at = now_s
+        if now_s - self._grown_at <= LATE_COMMIT_S:
             for key in await self._read(lambda registry: registry.gateways_of(before)):
                 self.dispatch.send_pending(key)
+            self._newest = newest
         await self._send_moved()
         self.dispatch.retry_pending()
         if waiting := list(self._waiting):

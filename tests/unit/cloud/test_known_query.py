@@ -6,10 +6,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib.resources import files
 
 import pytest
 
 from bridge.applied_query import APPLIED_QUERY, ignored
+from cloud.hub.known_query import read_parameters
 from edge.output.errors import CommandError
 from edge.remote.client import ConsoleClient
 
@@ -63,3 +65,11 @@ def test_without_filters_any_hub_is_asked(serve: Serve) -> None:
 
 def test_names_are_compared_whole() -> None:
     assert ignored("older_than_all, a", ["older_than", "a"]) == ["older_than"]
+
+
+@pytest.mark.parametrize(
+    "path", ["rollouts", "plans", "configurations", "configurations/{gateway}"], ids=lambda path: path.split("/")[-1]
+)
+def test_hub_knows_what_clients_send_with_a_configuration(path: str) -> None:
+    known = read_parameters(files("cloud.console"))["POST", f"/api/v1/{path}"]
+    assert {"tenant", "why", "confirm", "restart"} <= known.names

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import count
 from pathlib import Path
+
+import pytest
 
 from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.service import HubCommands
@@ -12,6 +15,7 @@ from cloud.hub.registry.commands import CommandNews, CommandRecord, Commands, Co
 from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.notices import ChangeHint, NoticedChanges
 from cloud.hub.registry.opening import open_registry
+from cloud.lake.faults import RegistryError
 from tests.support.loop_wait import until
 from tests.unit.cloud.command_line import StubLine
 from tests.unit.cloud.other_hub import OtherHub, draft
@@ -65,6 +69,38 @@ def test_changes_of_another_hub_let_commands_leave(tmp_path: Path) -> None:
         finally:
             await hub.close()
 
+    with contextlib.closing(open_registry(url).database) as database, contextlib.closing(Commands(url)) as commands:
+        asyncio.run(follow(OtherHub(database, commands)))
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["the read failed", "it was committed later"])
+def test_command_that_was_not_read_leaves_at_a_later_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    url, read, looks = sqlite_url(tmp_path / "registry.db"), Commands.gateways_of, count()
+
+    def gateways_of(registry: Commands, after: int) -> set[tuple[str, str]]:
+        if next(looks):
+            return read(registry, after)
+        if fails:
+            raise RegistryError("away")
+        return set()
+
+    async def follow(other: OtherHub) -> None:
+        hint = _CountedHint()
+        hub = HubCommands(url, _tell, lambda _key: True, hint=hint, poll_interval_s=0.01)
+        await hub.open()
+        try:
+            line = StubLine({})
+            line.gateway = ("acme", "hall")
+            hub.dispatch.ready(line)  # type: ignore[arg-type]
+            await hint.wait_for_looks(2)
+            sent = other.send("cart", hub._now_us())
+            await until(lambda: sent.id in line.sent.values(), "it leaves")
+        finally:
+            await hub.close()
+
+    monkeypatch.setattr(Commands, "gateways_of", gateways_of)
     with contextlib.closing(open_registry(url).database) as database, contextlib.closing(Commands(url)) as commands:
         asyncio.run(follow(OtherHub(database, commands)))
 
