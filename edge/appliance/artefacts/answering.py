@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bridge.artefacts.report import UpdateMessage
+from bridge.hidden import hides
 from edge.appliance.artefacts.chunks import AnswerBudget, RequestedChunk, RequestedOffer
 from edge.appliance.artefacts.limits import CHUNK_BYTES_MAX, MANIFEST_BYTES_IN_OFFER
 from edge.appliance.artefacts.noting import ReportNotes
@@ -83,6 +84,7 @@ class ReportRefused(Exception):
         self.refusal: Final = refusal
 
 
+@hides("content")
 class ArtefactAnswer(NamedTuple):
     """Answer to a request."""
 

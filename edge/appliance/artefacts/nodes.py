@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Symbol, Ulong, encode
 from bridge.engine import Condition, DeliveryState, Engine, Link, Transfers
+from bridge.hidden import hides
 from bridge.message import Run
 from edge.appliance.artefacts.answering import JSON_TYPE, ArtefactAnswer, ArtefactAnswering, ReportRefused
 from edge.appliance.artefacts.chunks import (
@@ -107,6 +108,7 @@ class ArtefactLinks(LinkInterceptor):
         self._exchanges = {device: each for device, each in self._exchanges.items() if each.in_use}
 
 
+@hides("body", "correlation")
 class PendingRequest(NamedTuple):
     """Request that is not answered yet."""
 
