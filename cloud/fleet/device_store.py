@@ -112,7 +112,7 @@ class _RemoteDevices:
             after = page["result"][-1]["id"]
 
     def local(self, gateway: str | None) -> Iterator[dict[str, Any]]:
-        yield from self._client.pages("local-devices", "devices", tenant=unquote(self._tenant), gateway=gateway)
+        yield from self._client.pages("local-devices", "devices", {"tenant": unquote(self._tenant), "gateway": gateway})
 
     def replace(self, device: str, document: dict[str, Any], tag: str) -> None:
         headers = {"If-Match": tag}

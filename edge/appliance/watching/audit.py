@@ -118,7 +118,7 @@ class HubAuditSource:
 
     def latest(self) -> Iterator[dict[str, Any]]:
         """Yield the lines, the latest first. Raises CommandError."""
-        for row in self._client.pages("audit", "lines", **self._query):
+        for row in self._client.pages("audit", "lines", self._query):
             self._last = max(self._last, row["number"])
             yield _of_hub(row)
 
