@@ -7,6 +7,7 @@ without cryptography.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Final
 
 import msgspec
@@ -28,9 +29,12 @@ REFUSED: Final = "waypost:device-refused"
 PART_NAMES_MAX: Final = 200
 """Names in one part of the list of devices that were added at a gateway: 50 KiB of the longest."""
 
+LOCAL_DEVICES_MAX: Final = 20_000
+"""Devices that were added at one gateway, in the registry: as many as a gateway has users."""
+
 _OUT_OF_STEP: Final = "the report does not continue the list of the hub: "
-_Token = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
-_Name = Annotated[str, msgspec.Meta(max_length=DEVICE_CHARACTERS_MAX)]
+_Token = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")]
+_Name = Annotated[str, msgspec.Meta(max_length=DEVICE_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
 
 
 class ProvisionedReport(msgspec.Struct, frozen=True, kw_only=True, tag="provisioned"):
@@ -64,6 +68,14 @@ class LocalDevicesPart(msgspec.Struct, frozen=True, kw_only=True, tag="list"):
     until: _Name | None
     """End of the range, inclusive; None: to the last."""
     names: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=PART_NAMES_MAX)]
+    """In order, each once, and all in the range."""
+
+    def __post_init__(self) -> None:
+        """Check that the names are those of the range. Raises ValueError, which a decoder reports."""
+        if any(after >= name for after, name in pairwise((self.after, *self.names))):
+            raise ValueError("the names of a part must be in order, each once, and after its begin")
+        if self.until is not None and (self.until <= self.after or (self.names and self.names[-1] > self.until)):
+            raise ValueError("the end of a part must be after its begin, and no name after its end")
 
 
 DeviceReport = ProvisionedReport | LocalDevicesCheck | LocalDevicesPart

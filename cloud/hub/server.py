@@ -147,6 +147,7 @@ class HubServer:
             later=loop.call_later,
             problems=services.problems,
             devices=services.devices.reports.reported,
+            left=services.devices.reports.left,
         )
         self._interception = CommandInterception()
         self._reader = LakeReader(configuration.lake_place.uri)

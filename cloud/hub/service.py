@@ -106,6 +106,10 @@ def ignore_device(_key: Key, _report: DeviceReport, _answer: Callable[[str | Non
     """Ignore a report: the hub has no registry of devices."""
 
 
+def _ignore_end(_key: Key) -> None:
+    """Ignore the end of a connection: no report about a device waits."""
+
+
 def _no_news(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
     """Find no news."""
     return False
@@ -138,11 +142,12 @@ class HubService:
         later: Callable[[float, Callable[[], None]], object] = _never,
         problems: ProblemReports | None = None,
         devices: ReportDevice = ignore_device,
+        left: Callable[[Key], None] = _ignore_end,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `queue_news` get batches before they land;
         `configured` gets configuration reports, `requested` requests for receipts; `later` calls a function after some
         seconds, for quotas with a rate; `problems` gets those in the status of gateways; `devices` gets reports about
-        devices."""
+        devices; `left` is called when the connection of a gateway has ended, or another one follows it."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -157,6 +162,7 @@ class HubService:
         self._later = later
         self._problems = problems
         self._devices = devices
+        self._left = left
         self._tenants: dict[str, TenantPressure] = {}
         self._rates: dict[str, TenantRate | None] = {}
         """Rates of all tenants seen, also without connections: a tenant that returns keeps its debt."""
@@ -192,6 +198,7 @@ class HubService:
         if times:
             log.info("gateway %s connected from %s%s", gateway, session.remote, f" ({times} times)" * (times > 1))
         if before is not None:
+            self._left(session.key)
             self._committer.disconnect(before, replaced=True)
             displaced = self._intakes[before]
             displaced.close(
@@ -216,6 +223,7 @@ class HubService:
         newest = self._fleet.disconnect(session, now_us)
         self._committer.disconnect(session, replaced=not newest)
         if newest:
+            self._left(session.key)
             self._committer.put_state(presence_row(session, DISCONNECTED, now_us))
             log.debug("gateway %s disconnected", gateway)
 

@@ -1,8 +1,8 @@
 """Reports of gateways about devices that they have let in by themselves: decided in the registry, one after the other.
 
-A report has its answer once the decision is on disk. If the hub or the registry ends before, the gateway sends it
-again, and the decision is the same. Runs on the event loop; the registry work runs in a thread with a connection of its
-own.
+Gateways take turns, so one with many reports, or with one that fails, delays the others by one report at most. A report
+has its answer once the decision is on disk. If the hub or the registry ends before, the gateway sends it again, and the
+decision is the same. Runs on the event loop; the registry work runs in a thread with a connection of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
-from bridge.device_reports import DeviceReport, LocalDevicesCheck, LocalDevicesPart, ProvisionedReport, out_of_step
+from bridge.device_reports import (
+    REPORTS_MAX,
+    DeviceReport,
+    LocalDevicesCheck,
+    LocalDevicesPart,
+    ProvisionedReport,
+    out_of_step,
+)
 from bridge.periodic_task import end_task
 from cloud.hub.devices.provisioning import counts_now, describing
 from cloud.hub.devices.service import devices_max
@@ -26,7 +33,8 @@ from cloud.hub.registry.certificate_registrations import CertificateRegistration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.device_targets import SelectorsFull
 from cloud.hub.registry.devices import DevicesFull
-from cloud.hub.registry.local_devices import GatewayForgotten, ListOutOfStep, LocalDevices
+from cloud.hub.registry.faults import RowsRefused
+from cloud.hub.registry.local_devices import GatewayForgotten, ListOutOfStep, LocalDevices, LocalDevicesFull
 from cloud.hub.registry_thread import RegistryThread, database_of
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
@@ -41,7 +49,6 @@ Answer = Callable[[str | None], None]
 
 
 class _WaitingReport(NamedTuple):
-    gateway: Key
     report: DeviceReport
     answer: Answer
 
@@ -54,7 +61,8 @@ class GatewayDeviceReports:
         """Reason why reports cannot be stored now; None if they can."""
         self._thread = RegistryThread("device-reports", database_of(registry))
         self._quotas = quotas
-        self._waiting: deque[_WaitingReport] = deque()
+        self._waiting: dict[Key, deque[_WaitingReport]] = {}
+        """Reports of connected gateways, in the order of their turns."""
         self._arrived = asyncio.Event()
         self._deciding: asyncio.Task[None] | None = None
 
@@ -70,47 +78,67 @@ class GatewayDeviceReports:
         await self._thread.close()
 
     def reported(self, gateway: Key, report: DeviceReport, answer: Answer) -> None:
-        """Queue a report of a gateway; `answer` is called later."""
-        self._waiting.append(_WaitingReport(gateway, report, answer))
+        """Queue a report of a gateway; `answer` is called later, unless the gateway leaves before.
+
+        A gateway that sends more than `REPORTS_MAX` without answers breaks the credit of its link: they get none.
+        """
+        own = self._waiting.setdefault(gateway, deque())
+        if len(own) >= REPORTS_MAX:
+            log.warning("gateway %s: a report about a device is ignored: %d wait already", gateway[1], len(own))
+            return
+        own.append(_WaitingReport(report, answer))
         self._arrived.set()
+
+    def left(self, gateway: Key) -> None:
+        """Drop the reports of a connection that has ended: the gateway sends them again."""
+        self._waiting.pop(gateway, None)
 
     async def _decide_all(self) -> None:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             while self._waiting:
-                if await self._decide(self._waiting[0]):
-                    self._waiting.popleft()
-                else:
+                gateway, own = next(iter(self._waiting.items()))
+                decided = await self._decide(gateway, own[0])
+                if decided:
+                    own.popleft()
+                if self._waiting.get(gateway) is own:
+                    del self._waiting[gateway]
+                    if own:
+                        self._waiting[gateway] = own  # after the others
+                if not decided:
                     await asyncio.sleep(RETRY_S)
 
-    async def _decide(self, waiting: _WaitingReport) -> bool:
+    async def _decide(self, gateway: Key, waiting: _WaitingReport) -> bool:
         """Decide about a report and answer it; return False if the registry cannot be used now."""
         why: str | None = None
         try:
-            about = await self._thread.run(partial(self._settle, waiting.gateway, waiting.report))
+            about = await self._thread.run(partial(self._settle, gateway, waiting.report))
+        except RowsRefused as error:
+            why = f"the registry of the hub cannot store it: {error}"
+            log.warning("gateway %s: a report about a device is refused: %s", gateway[1], error)
         except RegistryError as error:
             if self.trouble is None:
                 log.warning("reports of gateways about devices cannot be stored yet, retrying: %s", error)
             self.trouble = str(error)
             return False
-        except (ProvisionRefused, DevicesFull, SelectorsFull) as error:
+        except (ProvisionRefused, DevicesFull, SelectorsFull, LocalDevicesFull) as error:
             why = str(error)
-            log.info("gateway %s: a device is refused: %s", waiting.gateway[1], why)
+            log.info("gateway %s: a device is refused: %s", gateway[1], why)
         except ListOutOfStep as error:
             why = out_of_step(error.position)
         except GatewayForgotten:
             why = "the gateway was forgotten"
         except Exception:  # of one report: the others are decided
-            log.exception("gateway %s: a report about a device cannot be decided: internal error", waiting.gateway[1])
+            log.exception("gateway %s: a report about a device cannot be decided: internal error", gateway[1])
             why = "internal error of the hub"
         else:
-            log.info("gateway %s: %s", waiting.gateway[1], about)
+            log.info("gateway %s: %s", gateway[1], about)
         self.trouble = None
         try:
             waiting.answer(why)
         except Exception:  # of one gateway: the others get their answers
-            log.exception("gateway %s: a report about a device cannot be answered", waiting.gateway[1])
+            log.exception("gateway %s: a report about a device cannot be answered", gateway[1])
         return True
 
     def _settle(self, gateway: Key, report: DeviceReport, database: Database) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from cloud.hub.limits import REGISTRY_ATTEMPTS_MAX, REGISTRY_RETRY_S_MAX
 from cloud.hub.registry.dialects import SqlDialect, dialect_of
+from cloud.hub.registry.faults import RowsRefused
 from cloud.hub.registry.location import redact_url
 from cloud.hub.registry.schema import NameType
 from cloud.lake.faults import RegistryError
@@ -102,6 +103,8 @@ class Database:
             conflict = self.dialect.is_conflict(error)
             if not conflict:
                 self._doubt()
+            if isinstance(error, DataError | IntegrityError) and (not conflict or attempt >= REGISTRY_ATTEMPTS_MAX):
+                raise RowsRefused(f"the registry refuses what would be stored: {self.words(error)}") from error
             if not conflict or attempt >= REGISTRY_ATTEMPTS_MAX:
                 raise fault(self.words(error)) from error
         except BaseException:

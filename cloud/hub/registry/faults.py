@@ -7,6 +7,7 @@
     ├── RegistryForeign       the database belongs to something else
     ├── RegistryTooNew        a newer version of the program made it
     ├── RegistryLeft          it was moved elsewhere, or a move or restore into it has not ended
+    ├── RowsRefused           the database refuses what a transaction would store
     ├── WriterReplaced        another hub uses this hub's writer id
     ├── CommitDamaged         the ranges of a commit cannot be read
     ├── GatewaysMoved         gateways of a landing have connected to another hub
@@ -42,6 +43,10 @@ class RegistryTooNew(RegistryError):
 
 class RegistryLeft(RegistryError):
     """The registry was moved to another place, or a move or restore into it has not ended."""
+
+
+class RowsRefused(RegistryError):
+    """The database refuses what a transaction would store: it can be used, and repeating the work changes nothing."""
 
 
 class WriterReplaced(RegistryError):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from bridge.device_reports import LocalDevicesCheck, LocalDevicesPart
+from bridge.device_reports import LOCAL_DEVICES_MAX, LocalDevicesCheck, LocalDevicesPart
 from cloud.hub.groups import Key
 from cloud.hub.labels import parse_selector
 from cloud.hub.registry.database import Database
@@ -31,6 +31,10 @@ class ListOutOfStep(Exception):
 
 class GatewayForgotten(Exception):
     """The gateway was forgotten."""
+
+
+class LocalDevicesFull(Exception):
+    """A gateway reports more devices than the registry keeps; the message is the reason, for the gateway."""
 
 
 class LocalDevice(NamedTuple):
@@ -61,7 +65,7 @@ class LocalDevices:
         self._database.transaction(work)
 
     def replace(self, gateway: Key, report: LocalDevicesPart) -> None:
-        """Replace a range of the list. Raises `ListOutOfStep`, `GatewayForgotten`."""
+        """Replace a range of the list. Raises `ListOutOfStep`, `GatewayForgotten`, `LocalDevicesFull`."""
 
         def work(tx: sa.Connection) -> None:
             position, _ = _position(tx, gateway)
@@ -72,9 +76,15 @@ class LocalDevices:
             if report.until is not None:
                 mine.append(columns.device <= report.until)
             tx.execute(local_devices.delete().where(*mine))
-            rows = [{"tenant": tenant, "gateway": name, "device": each} for each in sorted(set(report.names))]
+            rows = [{"tenant": tenant, "gateway": name, "device": each} for each in report.names]
             if rows:
                 tx.execute(local_devices.insert(), rows)
+                count = sa.select(sa.func.count()).where(columns.tenant == tenant, columns.gateway == name)
+                if tx.execute(count).scalar_one() > LOCAL_DEVICES_MAX:
+                    raise LocalDevicesFull(
+                        f"more than {LOCAL_DEVICES_MAX} devices were added at the gateway, the most that the registry "
+                        "lists; register them at the hub"
+                    )
             _put_position(tx, gateway, report.position, report.digest)
 
         self._database.transaction(work)

@@ -122,7 +122,7 @@ class LocalDeviceTeller:
 
     def _listed(self) -> list[str]:
         """Return the names in order, those that the registry can have."""
-        fit = (each for each in self._names() if 0 < len(each) <= DEVICE_CHARACTERS_MAX and "\0" not in each)
+        fit = (each for each in self._names() if 0 < len(each) <= DEVICE_CHARACTERS_MAX and each.isprintable())
         return sorted(fit)
 
 
