@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +25,13 @@ from cloud.hub.registry.device_tenants import DeviceTenants, TenantChange
 from cloud.hub.registry.devices import CredentialRow, DevicesFull, NewDeviceRow, RegisteredDevices, TenantLimits
 from cloud.hub.registry.opening import open_registry
 from edge.appliance.devices.provisioning import DeviceProvisioner, load_provisioned
+from edge.broker.configuration import AuthenticationMode
+from edge.broker.model.authorization import Ended
+from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.certified_devices import CertifiedDevices
-from edge.broker.security.hub_devices import HubDevices
+from edge.broker.security.hub_device_file import AppliedPage
+from edge.broker.security.hub_devices import DeviceNames, FittedPage, HubDevices
+from edge.broker.security.proof import CertifiedIdentity, VerifiedIdentity
 from tests.support.device_certificates import DeviceCertificate
 
 OWNER: Final = "acme"
@@ -122,6 +127,7 @@ class ProvisioningGateway:
         self.users: set[str] = set()
         self.now_s = NOW_US / 1e6
         self.disconnected: list[str] = []
+        self.connections: dict[DeviceCertificate, str] = {}
         self.loop = asyncio.new_event_loop()
         self.start()
 
@@ -133,15 +139,44 @@ class ProvisioningGateway:
             self.folder,
             self.devices,
             provisioned,
-            lambda names: self.disconnected.extend(names.identities),
+            self.decided,
             lambda: self.now_s,
         )
-        self.run(self.provisioner.follow_all)
-        self.provisioner.tell(self.reports)  # type: ignore[arg-type]
+        self.gate = Authenticator(
+            AuthenticationMode.STANDARD, worker=lambda work, done: done(work()), clock=lambda: self.now_s
+        )
+        self.gate.look_up_devices(self.devices)
         self.certified = CertifiedDevices(
             self.devices, lambda: self.users, lambda: self.now_s, self.provisioner.provision
         )
+        self.certified.call_to_review(self.close_unproven)
+        self.run(self.provisioner.follow_all)
+        self.provisioner.tell(self.reports)  # type: ignore[arg-type]
         self.provisioned = provisioned
+
+    def decided(self, names: DeviceNames) -> None:
+        """Apply a change as `follow_hub_devices` does."""
+        self.disconnected.extend(names.identities)
+        self.gate.update_devices(names.identities, names.users)
+        self.certified.review(names.identities)
+
+    def close_unproven(self, identities: Set[str]) -> None:
+        """Close connections as a listener does."""
+        for shown, identity in list(self.connections.items()):
+            if identity in identities and self.known(shown) != identity:
+                del self.connections[shown]
+
+    def enter(self, shown: DeviceCertificate) -> str | None:
+        """Connect, and stay connected."""
+        identity = self.connect(shown)
+        if identity is not None:
+
+            def ended(_why: Ended) -> None:
+                self.connections.pop(shown, None)
+
+            assert self.gate.grant(VerifiedIdentity(CertifiedIdentity(identity)), identity, ended) is not None
+            self.connections[shown] = identity
+        return identity
 
     def stop(self) -> None:
         self.loop.run_until_complete(self.provisioner.stop())
@@ -172,7 +207,7 @@ class ProvisioningGateway:
         candidate, decided = found.candidate, list[bool]()
         self.run(lambda: self.certified.provision(candidate, decided.append))
         assert len(decided) == 1
-        return candidate.identity if decided[0] else None
+        return self.known(shown) if decided[0] else None
 
     def known(self, shown: DeviceCertificate) -> str | None:
         """Return the identity of a certificate without letting a device in."""
@@ -180,20 +215,27 @@ class ProvisioningGateway:
 
     def page(self, rows: int = 100) -> bool:
         """Take the next page of the hub; return False if there is none."""
+        stored = self.store_page(rows)
+        if stored is None:
+            return False
+        self.run(lambda: self.take(stored))
+        return True
+
+    def store_page(self, rows: int = 100) -> tuple[FittedPage, AppliedPage] | None:
+        """Write the next page of the hub to the file, without using it; return None if there is none."""
         held = self.devices.cursor
         found = self.registry.changes.read((OWNER, self.name), read_cursor(held, REGISTRY), rows)
         if found.changes is None:
-            return False
+            return None
         fitted = self.devices.fit(make_page((OWNER, self.name), found.changes, held).page)
-        applied = self.devices.store(fitted)
+        return fitted, self.devices.store(fitted)
 
-        def take() -> None:
-            self.devices.take(fitted, applied)
-            self.provisioner.follow(fitted.page)
-            self.certified.follow()
-
-        self.run(take)
-        return True
+    def take(self, stored: tuple[FittedPage, AppliedPage]) -> None:
+        """Use a page that is in the file, as `HubDeviceFollower` does."""
+        names = self.devices.take(*stored)
+        self.provisioner.follow(stored[0].page)
+        self.gate.update_devices(names.identities, names.users)
+        self.certified.follow()
 
     def pages(self) -> None:
         while self.page():

@@ -196,14 +196,19 @@ def follow_hub_devices(data: Path, gate: Authenticator, api: DeviceApiConfigurat
     def changed(names: DeviceNames) -> None:
         gate.update_devices(names.identities, names.users)
 
-    provisioner = DeviceProvisioner(data, devices, provisioned, changed)
+    def decided(names: DeviceNames) -> None:
+        changed(names)
+        certified.review(names.identities)
+
+    provisioner = DeviceProvisioner(data, devices, provisioned, decided)
+    certified = CertifiedDevices(devices, lambda: gate.users, provision=provisioner.provision)
     provisioner.follow_all()
     return HubDeviceFollower(
         devices,
         certificate=identity_file(data),
         verify=partial(_verify, data),
         changed=changed,
-        certified=CertifiedDevices(devices, lambda: gate.users, provision=provisioner.provision),
+        certified=certified,
         provisioner=provisioner,
         teller=LocalDeviceTeller(lambda: [user.name for user in gate.users.values() if is_device(user)]),
     )

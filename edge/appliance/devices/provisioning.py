@@ -48,7 +48,7 @@ class DeviceProvisioner:
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """`provisioned`: those of the file, which `devices` uses too. `changed` gets the names of devices that are
-        not let in any more; `now_s` returns UTC seconds."""
+        not let in any more, or by their registration only; `now_s` returns UTC seconds."""
         self.trouble: str | None = None
         """Reason why the file could not be written the last time; None if it could."""
         self._logged = ""
@@ -143,26 +143,35 @@ class DeviceProvisioner:
             return f"{PROVISIONINGS_WAITING_MAX} devices are being let in"
         if self._devices.count + len(self._provisioned) >= HUB_DEVICES_MAX:
             return f"the gateway has {HUB_DEVICES_MAX} devices, the most that it holds"
-        named = self._provisioned.named(device.tenant, device.device)
-        if named is not None:
-            return f"another certificate has its id: {line(named.auth_id)}"
+        taken = self._taken(device)
+        if taken is not None:
+            return taken
         rate = self._provisioned.rate_with(device.tenant, device.authority, self._now_s())
         return self._provisioned.objection(rate)
+
+    def _taken(self, device: ProvisionedDevice) -> str | None:
+        """Return why a new device cannot have its names; None if it can."""
+        if self._is_known(device):
+            return "the hub has sent a device with its names"
+        named = self._provisioned.named(device.tenant, device.device)
+        return None if named is None else f"another certificate has its id: {line(named.auth_id)}"
 
     async def _let_in(self, device: ProvisionedDevice) -> None:
         key, why = _key(device), None
         async with self._one_at_a_time:
             rate = self._provisioned.rate_with(device.tenant, device.authority, self._now_s())
             why = self._provisioned.objection(rate)
-            if why is None and self._is_known(device):
-                why = "the hub has sent a device with its names"
+            why = why or self._taken(device)
             if why is None:
                 try:
                     await asyncio.to_thread(lambda: self._opened().put(device, rate))
+                    self.trouble = None
+                    why = self._taken(device)  # a page may have come meanwhile
+                    if why is not None:
+                        await asyncio.to_thread(lambda: self._opened().remove([device]))
                 except CredentialsError as error:
                     why = self.trouble = str(error)
             if why is None:
-                self.trouble = None
                 self._provisioned.put(device)
                 self._provisioned.count(device.tenant, device.authority, rate)
         if why is None:

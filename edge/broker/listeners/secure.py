@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -143,7 +143,7 @@ class Handshakes:
         self._certified: dict[TlsTransport, str] = {}
         """Connections with a client certificate and its digest; at most half of them are closed."""
         self._certified_max = CERTIFIED_MIN
-        self._devices: set[TlsTransport] = set()
+        self._devices: dict[TlsTransport, str] = {}
         """Connections of devices of the hub among them."""
         self._rate = rate
         self._later: asyncio.TimerHandle | None = None
@@ -230,10 +230,16 @@ class Handshakes:
 
     def close_untrusted(self) -> None:
         """Close connections of devices that their certificates no longer prove."""
+        self.close_unproven(frozenset(self._devices.values()))
+
+    def close_unproven(self, identities: Set[str]) -> None:
+        """Close connections with these identities whose certificates prove another one now, or none."""
         self._drop_closed()
-        for transport in list(self._devices):
+        for transport, identity in list(self._devices.items()):
             certificate = _certificate_of(transport)
-            if certificate is None or self._certificates.recognize(certificate).identity is None:
+            if identity in identities and (
+                certificate is None or self._certificates.recognize(certificate).identity != identity
+            ):
                 log.warning(
                     "%s: closing the connection of %s: its certificate is not trusted now",
                     self._name,
@@ -287,18 +293,23 @@ class Handshakes:
             self._drop_closed()
         recognized = self._certificates.recognize(certificate)
         if recognized.candidate is not None:
-            return self._provisioned(transport, recognized.candidate)
+            return self._provisioned(transport, certificate, recognized.candidate)
         if recognized.by_hub:
             return self._admitted_device(transport, recognized.identity)
         return self._admitted(transport, self._identify(transport.get_extra_info("peercert")))
 
-    def _provisioned(self, transport: TlsTransport, candidate: DeviceCandidate) -> asyncio.Protocol | None:
+    def _provisioned(
+        self, transport: TlsTransport, certificate: bytes, candidate: DeviceCandidate
+    ) -> asyncio.Protocol | None:
         """Return the protocol of a device that is not registered. It waits until the device is let in."""
         held, known = HeldConnection(), list[bool]()
         later = False
 
         def admitted(transport: TlsTransport, *, let_in: bool) -> asyncio.Protocol | None:
-            return self._admitted_device(transport, candidate.identity if let_in else None)
+            # what the certificate proves now: a page may have come while the device was written
+            return self._admitted_device(
+                transport, self._certificates.recognize(certificate).identity if let_in else None
+            )
 
         def decided(let_in: bool) -> None:
             if later:
@@ -315,7 +326,7 @@ class Handshakes:
     def _admitted_device(self, transport: TlsTransport, identity: str | None) -> asyncio.Protocol | None:
         """Return the protocol of a device; None as its identity: its certificate proves nothing."""
         if identity is not None:
-            self._devices.add(transport)
+            self._devices[transport] = identity
         return self._admitted(transport, identity)
 
     def _admitted(self, transport: TlsTransport, identity: str | None) -> asyncio.Protocol | None:
@@ -344,7 +355,7 @@ class Handshakes:
     def _drop_closed(self) -> None:
         self._certified = {each: digest for each, digest in self._certified.items() if not each.is_closing()}
         self._certified_max = max(CERTIFIED_MIN, 2 * len(self._certified))
-        self._devices &= self._certified.keys()
+        self._devices = {each: identity for each, identity in self._devices.items() if each in self._certified}
 
     def _begin(self) -> None:
         """Start handshakes up to the limit, fairly by address, so that a stalled address delays only itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -56,6 +56,10 @@ class CertificateReviewer(Protocol):
         """Close connections of devices that their certificates no longer prove."""
         ...
 
+    def close_unproven(self, identities: Set[str]) -> None:
+        """Close connections with these identities whose certificates prove another one now, or none."""
+        ...
+
     def refresh(self, status: CertificateStatus) -> None:
         """Ask about certificates again after the end of their OCSP answer."""
         ...
@@ -99,6 +103,7 @@ class Certificates:
         """Trust the authorities of these devices for client certificates too, and follow their changes."""
         self._devices = devices
         devices.watch(self._follow_devices)
+        devices.call_to_review(self._close_unproven)
         if devices.certificates:
             self._follow_devices()
 
@@ -161,6 +166,10 @@ class Certificates:
             if context.verify_mode is ssl.CERT_NONE:
                 context.verify_mode = ssl.CERT_OPTIONAL
         return context
+
+    def _close_unproven(self, identities: Set[str]) -> None:
+        for each in self.reviewers:
+            each.close_unproven(identities)
 
     def _follow_devices(self) -> None:
         """Apply changed authorities: to new connections, and to those of devices that are not trusted any more."""

@@ -7,7 +7,7 @@ of this gateway: its certificates never name one, and only the authority itself 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.device_pages import TrustAnchor
@@ -74,6 +74,7 @@ class CertifiedDevices:
         self._authorities: TrustedAuthorities | None = None
         """None without authorities."""
         self._watchers: list[Callable[[], None]] = []
+        self._reviewers: list[Callable[[Set[str]], None]] = []
         self.follow()
 
     @property
@@ -84,6 +85,15 @@ class CertifiedDevices:
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` after each change of the authorities."""
         self._watchers.append(changed)
+
+    def call_to_review(self, review: Callable[[Set[str]], None]) -> None:
+        """Call `review` with identities that certificates may not prove any more."""
+        self._reviewers.append(review)
+
+    def review(self, identities: Set[str]) -> None:
+        """Close the connections with these identities whose certificates prove another one now, or none."""
+        for each in self._reviewers:
+            each(identities)
 
     def follow(self) -> None:
         """Apply changed authorities of the devices."""

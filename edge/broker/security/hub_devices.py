@@ -224,9 +224,9 @@ class HubDevices:
         device = self._index.subjects.find(tenant, auth_id)
         if device is None:
             new = self._provisioned.find(tenant, auth_id)
-            return (
-                None if new is None or self._find(tenant, new.device) is None else self.identity_of(tenant, new.device)
-            )
+            if new is None or new.refused or self.has_names(tenant, new.device, auth_id):
+                return None
+            return None if self._find(tenant, new.device) is None else self.identity_of(tenant, new.device)
         entry = self._find(tenant, device)
         if entry is None or not any(each.auth_id == auth_id and each.is_valid(at_s) for each in entry.subjects):
             return None

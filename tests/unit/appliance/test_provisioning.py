@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from cloud.hub.registry.location import sqlite_url
 from edge.appliance.devices import provisioning
 from edge.appliance.devices.cli import device
+from edge.appliance.devices.following import follow_hub_devices
 from edge.broker.security import provisioned_devices
 from edge.broker.security.credentials import CredentialsUnavailable
 from edge.broker.security.limits import REFUSED_AGAIN_S
@@ -256,3 +259,99 @@ class TestWithTheHub:
         gateway.settle()
         assert (gateway.known(PUMP), len(gateway.provisioned)) == ("pump", 0)
         assert plant.registry.gateways("pump") == ["gw1"]
+
+
+class TestAnotherDeviceWithItsId:
+    """The hub registers another device with the id of one that was let in: the stranger never is that device."""
+
+    def test_its_page_comes_before_the_decision(self, plant: ProvisioningPlant) -> None:
+        gateway = plant.gateway
+        assert gateway.enter(PUMP) == "pump"
+        plant.registry.register("pump", "CN=other,O=ACME", "gw1")
+        gateway.pages()
+        assert gateway.devices.user("pump") is not None, "the device of the hub works"
+        assert not gateway.connections
+        assert gateway.enter(PUMP) is None
+        assert gateway.decide() is not None
+        assert gateway.enter(PUMP) is None
+
+    def test_its_page_comes_while_the_device_is_written(
+        self, plant: ProvisioningPlant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gateway, put = plant.gateway, ProvisionedFile.put
+        plant.registry.register("pump", "CN=other,O=ACME", "gw1")
+        stored = gateway.store_page()
+        assert stored is not None
+
+        def put_and_follow(file: ProvisionedFile, *entry: Any) -> None:
+            put(file, *entry)
+            followed = threading.Event()
+
+            def follow() -> None:
+                gateway.take(stored)
+                followed.set()
+
+            gateway.loop.call_soon_threadsafe(follow)
+            assert followed.wait(30.0)
+
+        monkeypatch.setattr(ProvisionedFile, "put", put_and_follow)
+        assert gateway.enter(PUMP) is None
+        monkeypatch.undo()
+        assert (len(gateway.provisioned), gateway.reports.waiting) == (0, deque())
+        assert gateway.enter(PUMP) is None
+        with ProvisionedFile.open(gateway.folder) as file:
+            assert file.devices() == []
+
+    def test_a_refused_entry_proves_nothing(self, plant: ProvisioningPlant) -> None:
+        gateway = plant.gateway
+        assert gateway.enter(PUMP) == "pump"
+        plant.registry.register("pump", "CN=other,O=ACME", "gw1")
+        assert gateway.decide() is not None
+        assert not gateway.connections, "the refusal closes it before the page"
+        stored = gateway.store_page()
+        assert stored is not None
+        gateway.devices.take(*stored)  # the entry is still there
+        assert gateway.provisioned.find(OWNER, "CN=pump,O=ACME") is not None
+        assert gateway.known(PUMP) is None
+
+    def test_two_first_connections_do_not_share_an_id(self, plant: ProvisioningPlant) -> None:
+        plant.trust(**{"auto-provisioning-device-id-template": "{{subject-o}}"})
+        gateway = plant.gateway
+        gateway.pages()
+        decided = list[tuple[str, bool]]()
+
+        def arrive() -> None:
+            for name, shown in (("pump", PUMP), ("fan", FAN)):
+                candidate = gateway.certified.recognize(shown.der).candidate
+                assert candidate is not None
+                gateway.certified.provision(candidate, lambda let_in, name=name: decided.append((name, let_in)))  # type: ignore[misc]
+
+        gateway.run(arrive)
+        assert decided == [("pump", True), ("fan", False)]
+        assert (gateway.known(PUMP), gateway.known(FAN)) == ("ACME", None)
+
+    def test_the_parts_of_a_gateway_review_its_connections(self, plant: ProvisioningPlant) -> None:
+        gateway = plant.gateway
+        assert gateway.enter(PUMP) == "pump"
+        plant.registry.register("pump", "CN=other,O=ACME", "gw1")
+        reviewed = list[tuple[Set[str], str | None]]()
+
+        async def follow() -> None:
+            follower = follow_hub_devices(gateway.folder, gateway.gate, None)
+            certified = follower.certified
+            assert certified.recognize(PUMP.der).identity == "pump"
+            certified.call_to_review(lambda names: reviewed.append((names, certified.recognize(PUMP.der).identity)))
+            stored = gateway.store_page()
+            assert stored is not None
+            follower.devices.take(*stored)
+            follower.provisioner.follow(stored[0].page)
+            await follower.stop()
+
+        gateway.loop.run_until_complete(follow())
+        assert reviewed == [({"pump"}, None)]
+
+    def test_its_registration_keeps_the_device_connected(self, plant: ProvisioningPlant) -> None:
+        gateway = plant.gateway
+        assert gateway.enter(PUMP) == "pump"
+        gateway.settle()
+        assert (len(gateway.provisioned), list(gateway.connections)) == (0, [PUMP])

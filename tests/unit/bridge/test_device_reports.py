@@ -14,7 +14,8 @@ PART: dict[str, Any] = {"type": "list", "base": "", "position": "01", "digest": 
 
 def read(**changed: Any) -> DeviceReport:
     document = {**PART, "names": ["n"], **changed}
-    return msgspec.json.decode(msgspec.json.encode(document), type=DeviceReport)
+    read: DeviceReport = msgspec.json.decode(msgspec.json.encode(document), type=DeviceReport)
+    return read
 
 
 @pytest.mark.parametrize(

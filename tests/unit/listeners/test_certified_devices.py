@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
@@ -16,6 +17,7 @@ from bridge.device_pages import DeviceEntry, DevicePage, DeviceSubject, digest_o
 from cloud.hub.devices.anchors import anchors_in
 from cloud.hub.devices.tenants import read_tenant
 from edge.broker.configuration import AuthenticationMode, DeviceTls
+from edge.broker.listeners.secure import Handshakes
 from edge.broker.listeners.tls import Certificates
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.certified_devices import CertifiedDevices
@@ -233,3 +235,51 @@ class TestGate:
         again = HubDevices(site.folder, ())
         assert again.wants_all
         again.close()
+
+
+class ConnectedTransport:
+    """Connection after its handshake, as `Handshakes` uses it."""
+
+    def __init__(self, secured: ssl.SSLObject) -> None:
+        self._secured = secured
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> ssl.SSLObject | None:
+        return self._secured if name == "ssl_object" else None
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def test_a_connection_ends_when_its_certificate_proves_another_device(site: CertifiedSite) -> None:
+    """Only those of the named identities are looked at."""
+    site.trust(site.authority.document())
+    site.send(PUMP, certified("fan", "CN=fan,O=ACME"))
+    admitted: list[str | None] = []
+
+    def admit(identity: str | None) -> asyncio.Protocol:
+        admitted.append(identity)
+        return asyncio.Protocol()
+
+    def connect(handshakes: Handshakes, name: str) -> ConnectedTransport:
+        file = site.authority.issue(name).write(site.folder, "client")
+        made = ConnectedTransport(shake_hands(site.certificates.context, file, site.trusted))
+        handshakes.secured(made)  # type: ignore[arg-type]
+        return made
+
+    async def main() -> None:
+        handshakes = Handshakes("mqtts", site.certificates, admit, handshake_s=9.0)
+        pump, fan = connect(handshakes, "pump7"), connect(handshakes, "fan")
+        assert admitted == ["pump", "fan"]
+        site.certified.review({"pump", "fan"})
+        assert (pump.closed, fan.closed) == (False, False)
+        site.send(DeviceEntry(device="pump"), certified("lamp", "CN=pump7,O=ACME"))
+        site.certified.review({"fan"})
+        assert (pump.closed, fan.closed) == (False, False)
+        site.certified.review({"pump"})
+        assert (pump.closed, fan.closed) == (True, False)
+
+    asyncio.run(main())
