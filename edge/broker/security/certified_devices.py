@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bridge.device_pages import TrustAnchor
+from bridge.device_reports import CERTIFICATE_BYTES_MAX
 from edge.broker.security.hub_devices import HubDevices
 from edge.broker.security.proof import CertifiedIdentity
 from edge.broker.security.provisioned_file import ProvisionedDevice
@@ -126,7 +127,7 @@ class CertifiedDevices:
     def _candidate(self, issuers: Sequence[CertificateIssuer], certificate: bytes) -> DeviceCandidate | None:
         """Return the device that may be let in by a certificate; None without one, and if two tenants could have it."""
         possible = [each for each in issuers if each.device]
-        if len(possible) != 1:
+        if len(possible) != 1 or len(certificate) > CERTIFICATE_BYTES_MAX:  # the hub reads no larger one
             return None
         tenant, anchor, auth_id, device = possible[0]
         identity = self._devices.identity_of(tenant, device)

@@ -16,7 +16,7 @@ from cloud.hub.registry.location import sqlite_url
 from edge.appliance.devices import provisioning
 from edge.appliance.devices.cli import device
 from edge.appliance.devices.following import follow_hub_devices
-from edge.broker.security import provisioned_devices
+from edge.broker.security import certified_devices, provisioned_devices
 from edge.broker.security.credentials import CredentialsUnavailable
 from edge.broker.security.limits import REFUSED_AGAIN_S
 from edge.broker.security.provisioned_devices import HOUR_S
@@ -96,6 +96,14 @@ class TestWithoutTheHub:
         assert plant.gateway.connect(FAN) == "fan"
         plant.gateway.users = {"fan"}
         assert plant.gateway.known(FAN) is None
+
+    def test_a_certificate_that_the_hub_does_not_read_lets_none_in(
+        self, plant: ProvisioningPlant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(certified_devices, "CERTIFICATE_BYTES_MAX", len(PUMP.der) - 1)
+        assert plant.gateway.connect(PUMP) is None
+        monkeypatch.setattr(certified_devices, "CERTIFICATE_BYTES_MAX", len(PUMP.der))
+        assert plant.gateway.connect(PUMP) == "pump"
 
     def test_two_certificates_do_not_share_an_id(self, plant: ProvisioningPlant) -> None:
         plant.trust(**{"auto-provisioning-device-id-template": "{{subject-o}}"})
