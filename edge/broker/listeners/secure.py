@@ -233,7 +233,7 @@ class Handshakes:
         self.close_unproven(frozenset(self._devices.values()))
 
     def close_unproven(self, identities: Set[str]) -> None:
-        """Close connections with these identities whose certificates prove another one now, or none."""
+        """Close connections with these identities if their certificates prove another one now, or none."""
         self._drop_closed()
         for transport, identity in list(self._devices.items()):
             certificate = _certificate_of(transport)

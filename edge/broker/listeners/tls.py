@@ -57,7 +57,7 @@ class CertificateReviewer(Protocol):
         ...
 
     def close_unproven(self, identities: Set[str]) -> None:
-        """Close connections with these identities whose certificates prove another one now, or none."""
+        """Close connections with these identities if their certificates prove another one now, or none."""
         ...
 
     def refresh(self, status: CertificateStatus) -> None:

@@ -92,7 +92,7 @@ class CertifiedDevices:
         self._reviewers.append(review)
 
     def review(self, identities: Set[str]) -> None:
-        """Close the connections with these identities whose certificates prove another one now, or none."""
+        """Close the connections with these identities if their certificates prove another one now, or none."""
         for each in self._reviewers:
             each(identities)
 
