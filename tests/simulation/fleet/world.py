@@ -369,6 +369,7 @@ def simulated_fleet(world: FleetWorld) -> Iterator[None]:
             (commands_service, "POLL_INTERVAL_S", LOOKED_AT_S),
             (enrolments, "open_registry", opened(world)),
             (command_table, "open_registry", opened(world)),
+            (command_table, "Database", lambda _url, *, reading: world.database),
             (repository, "ConfigurationFile", file),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
             (trials, "is_held", lambda _data: False),
